@@ -10,6 +10,7 @@ from random import Random
 from conveyor.domain.task import Task
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
+from conveyor.steps.dispatch.gateway_health import never_answers
 from conveyor.steps.shared.attempt import Assignment, CallResult
 from conveyor.steps.shared.notifier import Notifier, Topic
 from tests.harness.memory_service import House, RealRounds
@@ -31,9 +32,14 @@ def quick(**changes: object) -> DispatchConfig:
 
 
 def a_dispatcher(
-    house: House, attempt: Attempt, config: DispatchConfig | None = None
+    house: House,
+    attempt: Attempt,
+    config: DispatchConfig | None = None,
+    *,
+    shared_as: str = "",
+    check_gateway: Callable[[], Awaitable[bool]] = never_answers,
 ) -> Dispatcher:
-    """A dispatcher over the house's engines."""
+    """A dispatcher over the house's engines; with a name, one of several that share limits."""
     settle = remade(
         house.settle,
         same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108 - made below
@@ -49,6 +55,8 @@ def a_dispatcher(
         settle_final=settle.settle_final,
         config=config or quick(),
         rng=Random(7),
+        shared_as=shared_as,
+        check_gateway=check_gateway,
     )
     return dispatcher
 

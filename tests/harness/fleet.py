@@ -18,10 +18,12 @@ from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.queues import CALM, Habits, MemoryQueues
 from conveyor.adapters.queued.work import QueuedWork
+from conveyor.domain.breaker import HealthSignal
+from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import Run
-from conveyor.domain.task import Task, Throttled
+from conveyor.domain.task import AccountBlocked, AttemptFailed, Task, Throttled
 from conveyor.errors import Unavailable
 from conveyor.ports.coordination import PermitRequest
 from conveyor.ports.queues import MOST_RECEIVES, TaskMessage
@@ -45,6 +47,9 @@ P = TypeVar("P")
 
 LEASE = timedelta(seconds=60)
 LONG_ENOUGH = timedelta(minutes=15)
+OUT_OF_REACH = AttemptFailed(
+    "{}", FailureReason.OTHER, retryable=True, signal=HealthSignal.UNREACHABLE
+)
 FASTEST_CALL, SLOWEST_CALL = 0.004, 0.02  # of an engine, in seconds
 
 
@@ -89,11 +94,22 @@ class GatewayStandIn:
     fastest: float = 0.5
     slowest: float = 1.5
     limit: int = 1_000_000
+    advertises: bool = False  # its limit, with each page
+    is_down: bool = False
+    is_unpaid: bool = False
+    calls: int = 0
     under_way: int = 0
     most: int = 0
     refused: int = 0
 
     async def attempt(self, _task: Task, _assignment: Assignment) -> CallResult:
+        self.calls += 1
+        if self.is_down:
+            await asyncio.sleep(0.05)
+            return OUT_OF_REACH
+        if self.is_unpaid:
+            await asyncio.sleep(0.05)
+            return AccountBlocked(AccountReason.INSUFFICIENT_CREDITS, "Pay first.")
         if self.under_way >= self.limit:
             self.refused += 1
             await asyncio.sleep(0.05)
@@ -104,7 +120,8 @@ class GatewayStandIn:
             await asyncio.sleep(self.dice.uniform(self.fastest, self.slowest))
         finally:
             self.under_way -= 1
-        return Fetched(content=b"page", format="html")
+        limit = self.limit if self.advertises else None
+        return Fetched(content=b"page", format="html", limit=limit)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +135,7 @@ class Fleet:
     habits: Habits = CALM
     most_receives: int = MOST_RECEIVES
     seed: int = 1
+    shares_limits: bool = False
     is_closed: bool = True  # the run; an open one waits for more tasks for ever
     rows_away: bool = False
     clock: LapseClock = field(default_factory=LapseClock)
@@ -215,6 +233,7 @@ class Fleet:
             settle_final=settle.settle_final,
             config=self.config(self.places),
             rng=dice,
+            shared_as=f"process-{number}" if self.shares_limits else "",
         )
         complete.notifier.on(Topic.RUNS, dispatcher.discovery.notified)
         return dispatcher
@@ -243,6 +262,8 @@ class _FarAway:
 
     def __getattr__(self, name: str) -> Any:
         target = getattr(self._port, name)
+        if inspect.isasyncgenfunction(target):
+            return target
         assert inspect.iscoroutinefunction(target)
 
         async def call(*given: Any, **named: Any) -> Any:

@@ -26,6 +26,7 @@ from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from conveyor.steps.complete import Complete
+from conveyor.steps.dispatch.claimer import Claimer
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.dispatch.permits import permit_name
 from conveyor.steps.scrape import Scrape
@@ -288,13 +289,13 @@ def test_a_run_outlives_an_hour_without_the_gateway(count: int) -> None:
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When each round of the claim loops began."""
     began: list[float] = []
-    claim_round = Dispatcher._claim_round
+    claim_round = Claimer.claim_round
 
-    async def counted(self: Dispatcher, group: asyncio.TaskGroup) -> int:
+    async def counted(self: Claimer, group: asyncio.TaskGroup) -> int:
         began.append(self.clock.monotonic())
         return await claim_round(self, group)
 
-    monkeypatch.setattr(Dispatcher, "_claim_round", counted)
+    monkeypatch.setattr(Claimer, "claim_round", counted)
     return began
 
 

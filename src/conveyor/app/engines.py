@@ -98,6 +98,7 @@ class Engines(Stores):
     # Claims of processes known to be dead; None if other processes may be alive.
     dead_claims: Sequence[Held] | None = None
     task_shard_count: int = 1  # of new jobs
+    shares_coordination: bool = False  # whether other processes have the same
 
     @property
     def is_alone(self) -> bool:
@@ -243,6 +244,7 @@ async def open_engines(
         due_times=tasks.due_times,
         dead_claims=tasks.dead_claims,
         task_shard_count=tasks.shards,
+        shares_coordination=COORDINATION[settings.coordination.partition(":")[0]].is_shared,
     )
 
 

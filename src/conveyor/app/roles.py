@@ -28,6 +28,7 @@ from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.loops import repeat
 from conveyor.mock_gateway.server import MockGateway
 from conveyor.settings import DIRECT, LOOPS, Auth, Settings
+from conveyor.steps.dispatch.shared_limits import SharedLimits
 from conveyor.steps.progress import ROUND
 from conveyor.steps.shared.members import ANNOUNCE_EVERY
 from conveyor.telemetry.logs import set_up_logs
@@ -225,6 +226,9 @@ async def serve_until(
         group.create_task(service.process_metrics.watch(stopping), name="process_metrics")
         if service.timekeeper:
             group.create_task(service.timekeeper.run(stopping), name="time")
+        dispatches = role is not Role.API and "dispatch" in settings.loops
+        if not dispatches and (limits := service.steps.dispatcher.shared_limits):
+            group.create_task(share_limits(limits, stopping), name="limits")
         if role is not Role.API:
             group.create_task(work(service, stopping, settings.loops), name="work")
 
@@ -313,6 +317,14 @@ async def _sweep(service: Service, stopping: asyncio.Event) -> None:
     finally:
         keeping.cancel()
         await permit.release()
+
+
+async def share_limits(limits: SharedLimits, stopping: asyncio.Event) -> None:
+    """Learn in a process without a dispatcher whether the gateway is unavailable."""
+    async with asyncio.TaskGroup() as group:
+        sharing = group.create_task(limits.run())
+        await stopping.wait()
+        sharing.cancel()
 
 
 async def follow_runs(service: Service, stopping: asyncio.Event) -> None:

@@ -304,13 +304,15 @@ def _task_call(shared: _Shared) -> _TaskCall:
 
 
 def _gateway_key_check(shared: _Shared) -> GatewayKeyCheck:
-    engines = shared.engines
+    engines, limits = shared.engines, shared.dispatcher.shared_limits
     return GatewayKeyCheck(
         gateway=engines.gateway,
         refused_keys=shared.dispatcher.refused_keys,
         encryption=engines.encryption,
         clock=engines.clock,
         notifier=shared.notifier,
+        look_at_key=limits.look_at_key if limits else None,
+        share_key=limits.share_key if limits else None,
     )
 
 
@@ -388,6 +390,7 @@ def _dispatch(
             lease=settings.lease,
             grace=settings.grace,
         ),
+        shared_as=engines.incarnation if engines.shares_coordination else "",
     )
     return settle, dispatcher
 

@@ -118,7 +118,7 @@ class Breaker:
             if other != host and failed_at < begun:
                 self._mark_at_fault(other, begun)
         self.at_fault.pop(host, None)
-        self._close()
+        self.close()
 
     def diagnose(self, now: float, hosts_in_play: int) -> Diagnosis:
         """What to do about the failures, once no call has succeeded for `WINDOW`."""
@@ -145,7 +145,7 @@ class Breaker:
         if self.opened_at is not None and now - self.opened_at >= UNEXPLAINED_FOR:
             for host in self.failing:
                 self._mark_at_fault(host, now)
-        self._close()
+        self.close()
 
     def open(self, now: float, cause: HealthSignal) -> None:
         if self.is_open:
@@ -179,7 +179,8 @@ class Breaker:
         if len(self.at_fault) > MOST_REMEMBERED:
             del self.at_fault[next(iter(self.at_fault))]
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Record that the gateway works, as a call or another process has shown."""
         self.failing.clear()
         if self.is_open:
             self.opened_at, self.cause = None, HealthSignal.NONE

@@ -110,7 +110,9 @@ ACCOUNT_COOL_DOWN = timedelta(seconds=30)  # of a key that the gateway refuses a
 
 @dataclass(slots=True)
 class ConcurrencyLimiter:
-    """How many calls a gateway key may have under way in this process, over all its jobs.
+    """How many calls a gateway key may have under way, over all its jobs.
+
+    Where processes share coordination, the limit is that of all of them together.
 
     The limit is learned as in TCP's congestion control:
 
@@ -138,6 +140,7 @@ class ConcurrencyLimiter:
     limit: float = float(FIRST_LIMIT)
     advertised: float = math.inf  # by the gateway
     under_way: int = 0
+    elsewhere: int = 0  # calls under way in other processes, as last counted
     runs: int = 0  # active runs that share the key
     burst_until: float = 0.0
     refused_level: float | None = None  # the lowest level known to be too much
@@ -152,9 +155,14 @@ class ConcurrencyLimiter:
     def __post_init__(self) -> None:
         self.limit = min(self.limit, self.ceiling)
 
+    @property
+    def cap(self) -> int:
+        """How many calls may be under way."""
+        return 1 if self.is_half_open else int(self.limit)
+
     def room(self) -> int:
-        """How many more calls may begin; negative when the limit was just cut."""
-        return (1 if self.is_half_open else int(self.limit)) - self.under_way
+        """How many more calls may begin here; negative when the limit was just cut."""
+        return self.cap - self.under_way
 
     @property
     def is_contended(self) -> bool:
@@ -172,7 +180,8 @@ class ConcurrencyLimiter:
     def refused(self, now: float) -> None:
         """Record that a call was refused as one too many; it is no longer under way."""
         self.successes = 0
-        if not self.under_way:
+        under_way = self.under_way + self.elsewhere
+        if not under_way:
             self._cool_down(now)
             self.limit, self.refused_level, self.is_probing = 1.0, None, False
         elif self.is_probing:
@@ -182,8 +191,8 @@ class ConcurrencyLimiter:
             self.limit = max(self.limit - 1, 1.0)
         # The calls that a refused probe overtook are refused in the same burst. Their refusals say
         # nothing new, unless fewer calls than the limit are left under way.
-        elif now >= self.burst_until or self.limit > self.under_way:
-            self.limit = max(min(self.limit, float(self.under_way)), 1.0)
+        elif now >= self.burst_until or self.limit > under_way:
+            self.limit = max(min(self.limit, float(under_way)), 1.0)
             self.refused_level = self.limit + 1
 
     def succeeded(self) -> None:

@@ -5,11 +5,14 @@ One `Dispatcher` runs in every worker process, on every engine.
 | module | owns |
 |---|---|
 | `dispatcher` | the loops: discover, claim, settle, renew, stop |
+| `claimer` | one round of claims: shares, permits, probes, prefetch |
 | `fetcher` | tasks in flight: start, fetch, finish, hand back |
 | `discovery` | the map of live runs |
-| `active_run` | the state of one live run in this process, with its gateway key, hosts and prefetched tasks |
+| `active_run` | the state of one live run in this process, with its hosts and prefetched tasks |
+| `gateway_keys` | what is known of a gateway key, and its permits |
 | `permits` | reserving, releasing and renewing permits |
 | `gateway_health` | the circuit breaker and results that may be the gateway's fault |
+| `shared_limits` | what processes tell each other of gateway keys and the gateway |
 | `storage_pause` | the pause while results cannot be stored |
 | `config` | limits and intervals |
 """

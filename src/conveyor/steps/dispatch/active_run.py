@@ -14,7 +14,8 @@ counters that the move concerns; no other module changes them.
 | `calls` is the number of tasks that have a permit and are not finished | `give_permit`, `finish_call`, `hand_back` |
 | the gateway key's `under_way` is the calls that began, and `pending`, over all runs of the key | `begin_claim`, `end_claim`, `begin_call`, `finish_call` |
 | `places` counts `pending` and the unsettled tasks that are not prefetched, over all runs | every move |
-| a permit belongs to one call or is in `idle_permits` | `give_permit`, `keep_permit`, `take_idle_permits` |
+| a permit belongs to one call or is in `idle_permits` | `add_permits`, `give_permit`, `keep_permit`, `take_idle_permits` |
+| where processes share limits, a call also has a permit of its gateway key, from `KeyPermits` | the same |
 | a run with pending or unsettled tasks stays in the map of live runs | `is_served`, which `Discovery` checks |
 
 No method awaits, so no other coroutine sees a move half done.
@@ -27,21 +28,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
-from conveyor.domain.breaker import FAILURES, HealthSignal, RefusedGatewayKeys
 from conveyor.domain.concurrency import (
-    ACCOUNT_COOL_DOWN,
-    LONGEST_COOL_DOWN,
-    ConcurrencyLimiter,
     leaves_reserve,
 )
 from conveyor.domain.ids import CallerId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.run import PauseState, Run
-from conveyor.domain.task import AccountBlocked, AttemptFailed, Interrupted, Task, Throttled
-from conveyor.ports.clock import Clock
-from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched
+from conveyor.domain.task import AccountBlocked, Task
+from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
+from conveyor.steps.shared.attempt import Assignment, CallResult
 
-SHORT_WAIT = timedelta(seconds=5)  # a longer one means more than too many concurrent calls
 RATE_WINDOW = 0.05  # seconds over which finished calls are counted for a rate
 PREFETCH_PER_CALL = 2  # prefetched tasks for each call under way, at most
 
@@ -61,6 +57,8 @@ class InFlight:
     run: "ActiveRun"
     group: asyncio.TaskGroup
     permit: str | None = None  # None before its call starts, and once the next call has it
+    key_permit: str | None = None  # where processes share limits, with the permit
+    probe_permit: str | None = None  # the same, for a probe of the gateway
     worker: asyncio.Task[None] | None = None  # None until its call begins
     began_at: float = 0.0  # when its call did
     renewed_at: float = 0.0  # when its lease began
@@ -68,51 +66,6 @@ class InFlight:
     # Finished or handed back. Its worker may be busy with the next task by now, and must not be
     # cancelled for this one.
     is_finished: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayKeyState:
-    """What this process knows of a gateway key. Runs that use the same key share it."""
-
-    digest: str
-    limiter: ConcurrencyLimiter
-    refused_keys: RefusedGatewayKeys
-    clock: Clock
-
-    def learn(self, result: CallResult, now: float, began_at: float) -> CallResult:
-        """Record what a call shows about its key, and return the result that must be settled."""
-        limiter = self.limiter
-        match result:
-            case Fetched(limit=limit):
-                limiter.succeeded()
-                if limit is not None:
-                    limiter.advertise(limit)
-            case AccountBlocked(spend=spend) if began_at < limiter.served_from:
-                # A call that began later was served: the account has been paid since this refusal.
-                return Interrupted(spend=spend)
-            case AccountBlocked(reason, detail):
-                self.refused_keys.refuse(self.digest, reason, detail, now, self.clock.now())
-                limiter.close(now, ACCOUNT_COOL_DOWN)
-                return result
-            case Interrupted():
-                return result
-            case AttemptFailed(signal=signal) if signal in FAILURES:
-                return result
-            case AttemptFailed(
-                signal=HealthSignal.NONE
-            ):  # the call may not have reached the gateway
-                limiter.succeeded()
-                return result
-            case Throttled(wait):
-                limiter.refused(now)
-                if wait > SHORT_WAIT:
-                    limiter.close(now, min(wait, LONGEST_COOL_DOWN))
-            case _:
-                limiter.succeeded()
-        # The gateway accepted the key. Calls end in any order, so only a later start counts.
-        limiter.served_from = max(limiter.served_from, began_at)
-        self.refused_keys.serve(self.digest, began_at)
-        return result
 
 
 @dataclass(slots=True)
@@ -311,9 +264,7 @@ class ActiveRun:
         Without that, the other claim loops would grant the same places while the engine answers.
         It counts for the key as well, because runs of one key share its limit.
         """
-        self.pending += calls
-        self.places.change(self.run.caller, calls)
-        self.key_state.limiter.under_way += calls
+        self._change_pending(calls)
         self.prefetch.pending += prefetch
         return ClaimGrant(calls, prefetch)
 
@@ -324,10 +275,15 @@ class ActiveRun:
 
     def end_claim(self, grant: ClaimGrant) -> None:
         """The claim was answered or has failed. The tasks it returned are accepted by now."""
-        self.pending -= grant.calls
-        self.places.change(self.run.caller, -grant.calls)
-        self.key_state.limiter.under_way -= grant.calls
+        self._change_pending(-grant.calls)
         self.prefetch.pending -= grant.prefetch
+
+    def _change_pending(self, by: int) -> None:
+        self.pending += by
+        self.places.change(self.run.caller, by)
+        self.key_state.limiter.under_way += by
+        if (of_key := self.key_state.permits) is not None:
+            of_key.pending += by
 
     def accept(self, task: Task, group: asyncio.TaskGroup) -> InFlight:
         self.unsettled += 1
@@ -348,6 +304,9 @@ class ActiveRun:
     def give_permit(self, entry: InFlight) -> bool:
         """Give a task an idle permit; False if it must also wait for a slot of its host."""
         entry.permit = self.idle_permits.pop()
+        if (of_key := self.key_state.permits) is not None:
+            entry.key_permit = of_key.idle.pop()
+            of_key.idle_of_jobs -= 1
         self.calls += 1
         return self.hosts.take(entry)
 
@@ -370,6 +329,12 @@ class ActiveRun:
         """Keep the permit of a finished call for the next one, if there may be one."""
         if entry.permit is None or self.is_gone or self.key_state.limiter.closed_until > now:
             return False
+        if (of_key := self.key_state.permits) is not None:
+            if of_key.must_reserve or entry.key_permit is None:
+                return False
+            of_key.idle.append(entry.key_permit)
+            of_key.idle_of_jobs += 1
+            entry.key_permit = None
         self.idle_permits.append(entry.permit)
         entry.permit = None
         return True
@@ -411,6 +376,21 @@ class ActiveRun:
 
     # Permits.
 
+    @property
+    def startable(self) -> int:
+        """How many calls could start with idle permits."""
+        of_key = self.key_state.permits
+        if of_key is not None and of_key.must_reserve:
+            return 0
+        return len(
+            self.idle_permits if of_key is None else min(self.idle_permits, of_key.idle, key=len)
+        )
+
+    def add_permits(self, ids: Sequence[str]) -> None:
+        self.idle_permits += ids
+        if (of_key := self.key_state.permits) is not None:
+            of_key.idle_of_jobs += len(ids)
+
     def free_permits(self, grant_calls: int) -> int:
         """Idle permits that a claim may use: those of other pending claims are not free."""
         return max(len(self.idle_permits) - (self.pending - grant_calls), 0)
@@ -418,4 +398,6 @@ class ActiveRun:
     def take_idle_permits(self, *, keep: int = 0) -> Sequence[str]:
         """Remove and return the idle permits, except the first `keep`."""
         self.idle_permits, taken = self.idle_permits[:keep], self.idle_permits[keep:]
+        if (of_key := self.key_state.permits) is not None:
+            of_key.idle_of_jobs -= len(taken)
         return taken

@@ -17,7 +17,7 @@ consistent read of its row says.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
@@ -34,18 +34,19 @@ from conveyor.domain.params import load
 from conveyor.domain.progress import Waiting, WaitReason
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.run import Run
+from conveyor.domain.shared_limits import CEILING
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
 from conveyor.steps.dispatch.active_run import (
     ActiveRun,
-    GatewayKeyState,
     HostSlots,
     Places,
     Prefetch,
 )
 from conveyor.steps.dispatch.config import IDLE_RUNS, DispatchConfig
+from conveyor.steps.dispatch.gateway_keys import GatewayKeyState, KeyPermits
 from conveyor.steps.dispatch.permits import Permits
 from conveyor.steps.shared.attempt import Assignment
 
@@ -67,6 +68,11 @@ class Discovery:
     refused_keys: RefusedGatewayKeys
     permits: Permits
     places: Places
+    # Where processes share limits: called when something was learned of a key, and to learn what
+    # others know of it.
+    on_lesson: Callable[[GatewayKeyState], None] | None = None
+    on_growth: Callable[[], None] = lambda: None
+    look_at_key: Callable[[str], Awaitable[None]] | None = None
     runs: dict[RunId, ActiveRun] = field(default_factory=dict)
     key_states: dict[str, GatewayKeyState] = field(default_factory=dict)  # by digest
     changed: set[RunId] = field(default_factory=set)  # notified, and not read since
@@ -263,11 +269,17 @@ class Discovery:
             format=job.format,
             policy=replace(self.policy, retries=job.retries),
         )
+        digest = gateway_key_digest(gateway_key)
+        if self.look_at_key and digest not in self.key_states:
+            self._add_key_state(digest)
+            await self.look_at_key(digest)
+            if run.id in self.runs:  # it joined meanwhile
+                return
         self.runs[run.id] = ActiveRun(
             run=run,
             job=job,
             assignment=assignment,
-            key_state=self._key_state(gateway_key_digest(gateway_key)),
+            key_state=self._key_state(digest),
             claim_size=self._claim_size(job),
             prefetch=Prefetch(horizon=self.config.prefetch),
             hosts=HostSlots(job.max_per_host),
@@ -298,13 +310,7 @@ class Discovery:
 
     def _key_state(self, digest: str) -> GatewayKeyState:
         """Return the state of a gateway key, and count one more run that uses it."""
-        state = self.key_states.get(digest)
-        if state is None:
-            limiter = ConcurrencyLimiter(ceiling=self.config.concurrency)
-            state = GatewayKeyState(
-                digest=digest, limiter=limiter, refused_keys=self.refused_keys, clock=self.clock
-            )
-            self.key_states[digest] = state
+        state = self.key_states.get(digest) or self._add_key_state(digest)
         state.limiter.runs += 1
         if refused := self.refused_keys.get(digest):
             # A schedule may fire while its key is refused: the first call of its run is the next
@@ -313,6 +319,20 @@ class Discovery:
             state.limiter.close(
                 now, timedelta(seconds=refused.refused_at - now) + ACCOUNT_COOL_DOWN
             )
+        return state
+
+    def _add_key_state(self, digest: str) -> GatewayKeyState:
+        is_shared = self.on_lesson is not None
+        limiter = ConcurrencyLimiter(ceiling=CEILING if is_shared else self.config.concurrency)
+        state = self.key_states[digest] = GatewayKeyState(
+            digest=digest,
+            limiter=limiter,
+            refused_keys=self.refused_keys,
+            clock=self.clock,
+            permits=KeyPermits() if is_shared else None,
+            on_lesson=self.on_lesson,
+            on_growth=self.on_growth,
+        )
         return state
 
     def _leave(self, run_id: RunId) -> None:

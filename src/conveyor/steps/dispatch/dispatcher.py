@@ -17,24 +17,22 @@ permit is the right to one call of a job, over all processes.
 | invariant | kept by |
 |---|---|
 | tasks started and not settled are at most `concurrency`; prefetched ones are not started | `Places` |
-| a permit is reserved before a task is claimed for it; unused ones are released | `_claim` |
-| what a round is about to claim counts for its run, gateway key and caller until the engine has answered | `ActiveRun.begin_claim`, `_claim` |
-| while the breaker is open only probes start; while storage is full only single pages | `_claim_round` |
+| a permit is reserved before a task is claimed for it; unused ones are released | `Claimer` |
+| what a round is about to claim counts for its run, gateway key and caller until the engine has answered | `ActiveRun.begin_claim`, `Claimer` |
+| while the breaker is open only probes start; while storage is full only single pages | `Claimer.claim_round` |
 | no claim is cancelled half-way: at a stop the claim loops end first, then calls, then settling | `run` |
 """
 
 import asyncio
 import math
 import random
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 
 import structlog
 
 from conveyor.domain.breaker import RefusedGatewayKeys
-from conveyor.domain.concurrency import Demand, fair_shares
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.progress import Waiting
 from conveyor.domain.retry import RetryPolicy
@@ -45,12 +43,14 @@ from conveyor.ports.coordination import Coordination
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.work import Held, Work
-from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight, Places
+from conveyor.steps.dispatch.active_run import ActiveRun, InFlight, Places
+from conveyor.steps.dispatch.claimer import Claimer
 from conveyor.steps.dispatch.config import BATCH_WAIT, SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.dispatch.discovery import Discovery
 from conveyor.steps.dispatch.fetcher import Fetcher
 from conveyor.steps.dispatch.gateway_health import CHECK_EVERY, GatewayHealth, never_answers
-from conveyor.steps.dispatch.permits import Permits
+from conveyor.steps.dispatch.permits import Permits, key_permit_name
+from conveyor.steps.dispatch.shared_limits import GATEWAY, SharedLimits
 from conveyor.steps.dispatch.storage_pause import StoragePause
 from conveyor.steps.shared.attempt import Assignment, CallResult, FinishedAttempt
 
@@ -72,6 +72,8 @@ class Dispatcher:
     settle_final: Callable[[Sequence[Task]], Awaitable[None]]
     check_gateway: InitVar[Callable[[], Awaitable[bool]]] = never_answers  # of the gateway's health
     policy: InitVar[RetryPolicy] = DEFAULT_POLICY
+    # The name of this process among those that share coordination; empty if there are no others.
+    shared_as: InitVar[str] = ""
     config: DispatchConfig = field(default_factory=DispatchConfig)
     refused_keys: RefusedGatewayKeys = field(default_factory=RefusedGatewayKeys)
     rng: random.Random = field(default_factory=random.Random)
@@ -81,6 +83,9 @@ class Dispatcher:
     health: GatewayHealth = field(init=False)
     storage: StoragePause = field(init=False)
     fetcher: Fetcher = field(init=False)
+    claimer: Claimer = field(init=False)
+    # None if no other process has the same coordination.
+    shared_limits: SharedLimits | None = field(init=False, default=None)
 
     def __post_init__(  # noqa: PLR0917 - the init-only fields, in their order
         self,
@@ -90,8 +95,12 @@ class Dispatcher:
         attempt: Callable[[Task, Assignment], Awaitable[CallResult]],
         check_gateway: Callable[[], Awaitable[bool]],
         policy: RetryPolicy,
+        shared_as: str,
     ) -> None:
-        self.permits = Permits(coordination=coordination, clock=self.clock, lease=self.config.lease)
+        runs: dict[RunId, ActiveRun] = {}
+        self.permits = Permits(
+            coordination=coordination, clock=self.clock, lease=self.config.lease, runs=runs
+        )
         self.places = Places(self.config.concurrency)
         self.storage = StoragePause(clock=self.clock)
         self.health = GatewayHealth(
@@ -106,6 +115,7 @@ class Dispatcher:
             refused_keys=self.refused_keys,
             permits=self.permits,
             places=self.places,
+            runs=runs,
         )
         self.fetcher = Fetcher(
             clock=self.clock,
@@ -115,6 +125,43 @@ class Dispatcher:
             storage=self.storage,
             permits=self.permits,
         )
+        if shared_as:
+            self._share_limits(coordination, shared_as)
+        self.claimer = self._claimer()
+
+    def _claimer(self) -> Claimer:
+        return Claimer(
+            work=self.work,
+            clock=self.clock,
+            config=self.config,
+            rng=self.rng,
+            settle_final=self.settle_final,
+            places=self.places,
+            permits=self.permits,
+            discovery=self.discovery,
+            health=self.health,
+            storage=self.storage,
+            fetcher=self.fetcher,
+            shared_limits=self.shared_limits,
+        )
+
+    def _share_limits(self, coordination: Coordination, writer: str) -> None:
+        limits = self.shared_limits = SharedLimits(
+            coordination=coordination,
+            clock=self.clock,
+            writer=writer,
+            refused_keys=self.refused_keys,
+            health=self.health,
+            permits=self.permits,
+            key_states=lambda: self.discovery.key_states,
+            inflight=self.inflight.values,
+            settle_soon=self.fetcher.settle_soon,
+            on_change=self.fetcher.capacity_changed.set,
+        )
+        self.health.share = lambda: limits.learned(GATEWAY)
+        self.discovery.on_lesson = lambda state: limits.learned(key_permit_name(state.digest))
+        self.discovery.on_growth = limits.woken.set
+        self.discovery.look_at_key = limits.look_at_key
 
     @property
     def inflight(self) -> Mapping[tuple[RunId, TaskId], InFlight]:
@@ -131,6 +178,8 @@ class Dispatcher:
     def waiting(self, run_id: RunId) -> Waiting | None:
         """What a live run waits for, if it waits for something other than its own tasks."""
         run = self.runs.get(run_id)
+        if run is None and self.shared_limits:
+            return self.health.waiting()  # which holds for every run, also one served elsewhere
         if run is None or not run.is_open:
             return None
         return self.discovery.refused(run) or self.health.waiting() or self.storage.waiting()
@@ -147,7 +196,7 @@ class Dispatcher:
         """The first half of `round`, for tests of a crash before settling."""
         await self.discovery.refresh()
         async with asyncio.TaskGroup() as group:
-            await self._claim_round(group)
+            await self.claimer.claim_round(group)
         await self.renew()
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -163,6 +212,11 @@ class Dispatcher:
                 group.create_task(self._discover_loop(), name="dispatch discover"),
                 group.create_task(self._renew_loop(), name="dispatch renew"),
                 group.create_task(self._health_loop(), name="dispatch health"),
+                *(
+                    [group.create_task(self.shared_limits.run(), name="dispatch limits")]
+                    if self.shared_limits
+                    else []
+                ),
                 *(
                     group.create_task(self._settle_loop(), name=f"dispatch settle {number}")
                     for number in range(SETTLE_LOOPS)
@@ -208,131 +262,13 @@ class Dispatcher:
             # Cleared before the round: a change during it starts another one.
             self.fetcher.capacity_changed.clear()
             try:
-                claimed = await self._claim_round(group)
+                claimed = await self.claimer.claim_round(group)
             except Unavailable as error:
                 log.warning("dispatch.unavailable", why=str(error))
                 await asyncio.sleep(self.config.unavailable_wait.total_seconds())
                 continue
             if not claimed:
                 await self._wait_for_capacity()
-
-    async def _claim_round(self, group: asyncio.TaskGroup) -> int:
-        """Claim as many tasks as there are places for and start them; return how many."""
-        if self.storage.is_closed:
-            return 0
-        if self.health.is_open:
-            return await self._probe(group)
-        if self.places.free <= 0:
-            return 0
-        ready = self.discovery.ready(self.rng)
-        if self.storage.is_probing:
-            return await self._probe_storage(group, ready)
-        demands = {
-            run.id: Demand(run.run.caller, room) for run in ready if (room := run.room()) > 0
-        }
-        shares = fair_shares(demands, self.places.free, held=self.places.held, reserve=True)
-        # A run that prefetched may not fill its own places while these runs want them.
-        self.fetcher.unserved = frozenset(
-            run_id for run_id, demand in demands.items() if shares.get(run_id, 0) < demand.tasks
-        )
-        return await self._claim(group, _granted(ready, shares))
-
-    async def _probe(self, group: asyncio.TaskGroup) -> int:
-        """Start a single task while the breaker is open, if one is due."""
-        run = self.health.run_to_probe(self.runs.values(), self.clock.monotonic())
-        if run is None:
-            return 0
-        # Set before the first await, so that the other claim loops start no second probe.
-        self.health.probing = run.id
-        try:
-            grant = run.begin_claim(1, self.config.probe_choice - 1)
-            return await self._claim(group, {run: grant})
-        finally:
-            if self.health.probing:  # nothing was due, or there is no permit: another run is next
-                self.health.probing = None
-                self.discovery.rest([run])
-
-    async def _probe_storage(self, group: asyncio.TaskGroup, ready: Sequence[ActiveRun]) -> int:
-        """Start a single task, to find out whether its page can be stored."""
-        run = next((run for run in ready if run.room() > 0), None)
-        if run is None:
-            return 0
-        self.storage.close()  # to the other claim loops
-        claimed = await self._claim(group, {run: run.begin_claim(1, 0)})
-        if not claimed:
-            self.storage.reopen()
-        return claimed
-
-    async def _claim(self, group: asyncio.TaskGroup, grants: dict[ActiveRun, ClaimGrant]) -> int:
-        wants: Mapping[ActiveRun, int] = {}
-        started: Counter[ActiveRun] = Counter()
-        try:
-            try:
-                permits = await self.permits.reserve(grants)
-                wants = self._start_prefetched(permits, grants)
-                tasks = (
-                    await self.work.claim({run.id: want for run, want in wants.items()})
-                    if wants
-                    else []
-                )
-                started = self._start(group, tasks, permits)
-            finally:
-                # Before the next await: from now on the started tasks themselves hold the places.
-                for run, grant in grants.items():
-                    run.end_claim(grant)
-            await self.settle_final([task for task in tasks if task.is_final])
-        finally:
-            # Also when the engine is unavailable: permits without tasks would block other processes.
-            short = [run for run, want in wants.items() if started[run] < want]
-            await self.permits.give_back(short)
-        small_claims_at = self.clock.monotonic() + BATCH_WAIT.total_seconds()
-        for run, want in wants.items():
-            run.small_claims_at = small_claims_at
-            if started[run] >= want:
-                run.idle = 0.0
-        # Runs that gave fewer tasks than wanted have nothing more due.
-        self.discovery.rest(short)
-        await self.discovery.leave_ended(run for run in wants if not started[run])
-        return len(tasks)
-
-    def _start_prefetched(
-        self, permits: dict[ActiveRun, int], grants: dict[ActiveRun, ClaimGrant]
-    ) -> dict[ActiveRun, int]:
-        """Use permits for prefetched tasks first; return how many tasks of each run to claim.
-
-        Runs with too few permits for a claim wait a moment for more. Runs without permits rest.
-        """
-        now = self.clock.monotonic()
-        wants: dict[ActiveRun, int] = {}
-        for run, have in list(permits.items()):
-            prefetch = grants[run].prefetch
-            if not have and (not prefetch or self.health.is_open):
-                self.discovery.rest([run])
-                continue
-            # The run may have been paused, or its idle permits used, while permits were reserved.
-            startable = (
-                min(have, len(run.prefetch.tasks), len(run.idle_permits)) if run.is_open else 0
-            )
-            for _ in range(startable):
-                self.fetcher.start_call(run.take_prefetched())
-            permits[run] = have - startable
-            grants[run] = run.shrink_claim(grants[run], permits[run])
-            want = permits[run] + prefetch
-            if want and run.is_worth_a_claim(want, now, self.config.permit_wait):
-                wants[run] = want
-        return wants
-
-    def _start(
-        self, group: asyncio.TaskGroup, tasks: Sequence[Task], permits: Mapping[ActiveRun, int]
-    ) -> Counter[ActiveRun]:
-        """Start claimed tasks; return how many of each run."""
-        started: Counter[ActiveRun] = Counter()
-        for task in self.health.in_order(tasks):
-            if not task.is_final:
-                run = self.runs[task.run_id]
-                started[run] += 1
-                self.fetcher.start(group, run, task, has_permit=started[run] <= permits[run])
-        return started
 
     # Settle.
 
@@ -415,7 +351,7 @@ class Dispatcher:
             # Also when the leases could not be renewed: the calls go on, and other processes must
             # not take their permits. Read again, because renewing a permit that was released
             # meanwhile would take it for no call.
-            await self.permits.renew(self.runs.values(), self.inflight.values())
+            await self.permits.renew(self.inflight.values())
 
     def _needs_renewal(self, entry: InFlight, now: float) -> bool:
         youngest = self.config.renew_from.total_seconds()
@@ -471,20 +407,3 @@ class Dispatcher:
     def _hand_back_all_waiting(self) -> None:
         for run in self.runs.values():
             self.fetcher.hand_back_waiting(run)
-
-
-def _granted(
-    ready: Iterable[ActiveRun], shares: Mapping[RunId, int]
-) -> dict[ActiveRun, ClaimGrant]:
-    """What to claim of each run.
-
-    `begin_claim` lowers the room of the gateway key for the runs that follow: runs with one key share
-    what is left of its limit, in the order of `ready`, which is random.
-    """
-    grants: dict[ActiveRun, ClaimGrant] = {}
-    for run in ready:
-        calls = max(min(shares.get(run.id, 0), run.room()), 0)
-        prefetch = run.prefetch.room(run.calls) if run.is_open else 0
-        if calls or prefetch:
-            grants[run] = run.begin_claim(calls, prefetch)
-    return grants

@@ -61,7 +61,7 @@ class Fetcher:
         now = self.clock.monotonic()
         # The permit may be gone by now: another claim of the run, or a call that finished, may have
         # used it. The run may also have been paused or refused while the engine answered.
-        may_start = has_permit and bool(run.idle_permits) and not self.permits.is_unavailable
+        may_start = has_permit and bool(run.startable) and not self.permits.is_unavailable
         if may_start and (self.may_start(run, now) or self.health.starts_as_probe(entry, now)):
             self.start_call(entry)
             return
@@ -69,7 +69,7 @@ class Fetcher:
         if not run.is_open or self.health.is_open:
             self.hand_back_waiting(run)
         elif (
-            run.idle_permits
+            run.startable
             and not self.permits.is_unavailable
             and self._has_place(run, now)
             and (first := run.next_prefetched())

@@ -15,7 +15,7 @@ of the gateway is not.
 |---|---|
 | a held result keeps its claim and its place, so an outage costs at most as many calls as there are places | `Dispatcher`, which settles only what these methods return |
 | nothing is held while the breaker is open or the dispatcher stops | `observe`, `_opened`, `stop` |
-| at most one probe starts at a time | `probing` |
+| at most one probe starts at a time | `probing`; over all processes, `probe_permit` |
 """
 
 import asyncio
@@ -30,6 +30,7 @@ import structlog
 from conveyor.domain.breaker import FAILURES, WINDOW, Breaker, Diagnosis, HealthSignal
 from conveyor.domain.ids import RunId
 from conveyor.domain.progress import Waiting, WaitReason
+from conveyor.domain.shared_limits import GatewayRecord
 from conveyor.domain.task import AccountBlocked, AttemptFailed, Interrupted, Task, Throttled
 from conveyor.ports.clock import Clock
 from conveyor.steps.dispatch.active_run import ActiveRun, InFlight
@@ -50,6 +51,11 @@ DETAILS = {
 
 log = structlog.get_logger()
 
+
+def _tell_nobody() -> None:
+    """Do nothing: no other process shares the breaker."""
+
+
 Finished = tuple[InFlight, CallResult]
 
 
@@ -66,11 +72,13 @@ class GatewayHealth:
     clock: Clock
     check_gateway: Callable[[], Awaitable[bool]]  # the health check: whether the gateway answers
     on_open: Callable[[], None] = field(repr=False)
+    share: Callable[[], None] = field(default=_tell_nobody, repr=False)  # it opened, closed, probes
     breaker: Breaker = field(default_factory=Breaker)
     suspects: list[Suspect] = field(default_factory=list)
     since: datetime | None = None  # when the breaker last opened
     needs_check: asyncio.Event = field(default_factory=asyncio.Event)
     probing: RunId | None = None  # the run whose task is about to start as a probe
+    probe_permit: str | None = None  # of that probe, where processes share the breaker
     check_due: bool = False  # a probe failed in a way that may be its target's fault
     is_stopping: bool = False
     logged_at: float = -REMINDER
@@ -167,6 +175,10 @@ class GatewayHealth:
             return max(soonest, now + CHECK_EVERY.total_seconds())
         return soonest
 
+    def is_due(self, run: ActiveRun) -> bool:
+        """Whether a task of a run may be a probe now."""
+        return self._probe_at(run) <= self.clock.monotonic()
+
     def _probe_at(self, run: ActiveRun) -> float:
         waits = (run.key_state.limiter.closed_until, run.idle_until, run.permits_wait_until)
         return max(*waits, self.breaker.probe_at(run.run.caller))
@@ -184,8 +196,10 @@ class GatewayHealth:
         if not self.is_open or self.probing != run.id:
             return False
         self.probing = None
+        entry.probe_permit, self.probe_permit = self.probe_permit, None
         run.probed_at = now
         self.breaker.probe(now, run.run.caller, entry.task.spec.host)
+        self.share()
         return True
 
     # Judging.
@@ -223,17 +237,55 @@ class GatewayHealth:
         return self._release([suspect for suspect in self.suspects if now - suspect.at >= OVERLAP])
 
     def _opened(self) -> list[Finished]:
+        self.share()
+        return self._begin_outage(self.clock.now())
+
+    def _begin_outage(self, since: datetime) -> list[Finished]:
         self.check_due = False
-        self.since = self.clock.now()
+        self.since = since
         self.needs_check.set()
         self._remind(self.clock.monotonic())
         self.on_open()
         return self._hand_back_suspects()
 
     def _closed(self) -> None:
+        self.share()
+        self._end_outage()
+
+    def _end_outage(self) -> None:
         if self.is_logged:
             self.is_logged = False
             log.info("gateway.available")
+
+    # What other processes know.
+
+    def record(self, version: tuple[int, str]) -> GatewayRecord:
+        """Describe the state for other processes."""
+        breaker = self.breaker
+        return GatewayRecord(
+            number=version[0],
+            writer=version[1],
+            at=self.clock.now(),
+            since=self.since if breaker.is_open else None,
+            cause=breaker.cause,
+            probe_in=max(breaker.next_probe_at - self.clock.monotonic(), 0.0),
+            interval=breaker.interval,
+        )
+
+    def adopt(self, record: GatewayRecord) -> list[Finished]:
+        """Take over what another process knows; return the results to settle now."""
+        now, was_open = self.clock.monotonic(), self.is_open
+        if record.since is None:
+            if was_open:
+                self.breaker.close()
+                self._end_outage()
+            return []
+        self.breaker.open(now, record.cause)
+        record.schedule_probe(self.breaker, now, self.clock.now())
+        if was_open:
+            self.since = record.since
+            return []
+        return self._begin_outage(record.since)
 
     def _hand_back_suspects(self) -> list[Finished]:
         suspects, self.suspects = self.suspects, []

@@ -70,11 +70,14 @@ class GatewayKeyCheck:
     encryption: KeyRing
     clock: Clock
     notifier: Notifier
+    # Where processes share limits: read and write what is known of a key, by its digest.
+    look_at_key: Callable[[str], Awaitable[None]] | None = None
+    share_key: Callable[[str], Awaitable[None]] | None = None
     asking: set[str] = field(default_factory=set)  # digests: one concurrent call for each
 
     async def check_job_key(self, job: Job) -> None:
         """As `check_key`, for the gateway key of a job."""
-        if not self.refused_keys.known:
+        if not self.refused_keys.known and self.look_at_key is None:
             return
         with suppress(Unavailable):  # discovery logs a key that cannot be decrypted
             gateway_key = await self.encryption.decrypt(
@@ -85,6 +88,8 @@ class GatewayKeyCheck:
     async def check_key(self, gateway_key: str) -> None:
         """Raise the error of a gateway key that the gateway refuses."""
         digest = gateway_key_digest(gateway_key)
+        if self.look_at_key:
+            await self.look_at_key(digest)
         refused = self.refused_keys.get(digest)
         if refused is None:
             return
@@ -93,6 +98,8 @@ class GatewayKeyCheck:
             self.asking.add(digest)
             try:
                 await self._ask(gateway_key, digest)
+                if self.share_key and self.refused_keys.get(digest) != refused:
+                    await self.share_key(digest)
             finally:
                 self.asking.discard(digest)
         if refused := self.refused_keys.get(digest):

@@ -26,7 +26,7 @@ from conveyor.domain.task import (
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.steps import settle
 from conveyor.steps.dispatch import storage_pause
-from conveyor.steps.dispatch.active_run import GatewayKeyState
+from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
 from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched
 from conveyor.testing.factories import a_run, scraped, settlement
 from tests.harness.dispatchers import Attempt, a_dispatcher, quick, running, waking

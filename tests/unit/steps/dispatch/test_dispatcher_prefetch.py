@@ -62,7 +62,7 @@ async def test_as_a_page_ends_the_next_begins_though_the_engine_gives_none() -> 
     async with running(dispatcher):
         run = await _going(dispatcher, gateway, run_id)
         begun, at_hand = len(gateway.started), [one.task.id for one in run.prefetch.tasks]
-        dispatcher.work = Silent(dispatcher.work)  # type: ignore[assignment]
+        dispatcher.claimer.work = Silent(dispatcher.work)  # type: ignore[assignment]
         gateway.gate.set()
         await until(lambda: len(gateway.started) == begun + 6)
         assert [task.id for task in gateway.started[begun:]] == at_hand
@@ -165,7 +165,7 @@ async def test_a_run_that_ends_while_tasks_are_claimed_ahead_of_it_ends_alone() 
     house, gateway, dispatcher, run_id = await _house(quick(prefetch=HORIZON, claim_loops=1))
     async with running(dispatcher):
         run = await _going(dispatcher, gateway, run_id)
-        dispatcher.work = gated = Gated(dispatcher.work)
+        dispatcher.claimer.work = gated = Gated(dispatcher.work)
         run.prefetch.rate *= 100
         run.calls += 1  # as if one more were under way: there is more to claim ahead
         dispatcher.fetcher.capacity_changed.set()

@@ -1,12 +1,15 @@
 """Idle permits are released when their run cannot use them, and never used after their lease."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import pytest
 
+from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.domain.run import PauseState
 from conveyor.errors import Unavailable
+from conveyor.steps.dispatch.permits import permit_name
 from tests.harness.dispatchers import a_dispatcher, quick, running, waking
 from tests.harness.memory_service import CALLER, ScriptedAttempts, a_house, away, until
 from tests.harness.permits import permits_held, reserve
@@ -142,3 +145,59 @@ async def test_runs_of_one_job_share_its_cap_within_a_call() -> None:
     assert list(reserved.values()) == [3, 1]
     assert not set(one.idle_permits) & set(other.idle_permits)
     assert await permits_held(house.coordination, job_id) == 4
+
+
+async def test_an_outage_shorter_than_a_lease_ends_the_use_of_idle_permits() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(9, max_inflight=2)
+    dispatcher = a_dispatcher(house, ScriptedAttempts().attempt)
+    await dispatcher.discovery.refresh()
+    active = dispatcher.runs[run_id]
+    idle = await reserve(house.coordination, job_id, want=2, cap=2)
+    active.idle_permits += idle
+    with away(house.trace, "coordination.renew", Unavailable("away")), pytest.raises(Unavailable):
+        await dispatcher.renew()
+    # It returns empty, and another process is first.
+    await house.coordination.release({permit_name(job_id): idle})
+    await reserve(house.coordination, job_id, want=2, cap=2)
+
+    await dispatcher.renew()
+
+    assert not active.idle_permits
+    assert await permits_held(house.coordination, job_id) == 2
+
+
+async def test_idle_permits_of_an_outage_are_released_when_the_engine_answers() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(9, max_inflight=2)
+    dispatcher = a_dispatcher(house, ScriptedAttempts().attempt)
+    await dispatcher.discovery.refresh()
+    active = dispatcher.runs[run_id]
+    active.idle_permits += await reserve(house.coordination, job_id, want=2, cap=2)
+    with away(house.trace, "coordination.renew", Unavailable("away")), pytest.raises(Unavailable):
+        await dispatcher.renew()
+
+    assert await dispatcher.permits.reserve({active: active.begin_claim(2, 0)}) == {active: 2}
+    assert await permits_held(house.coordination, job_id) == 2
+
+
+async def test_a_permit_that_is_released_during_its_renewal_is_not_taken_again() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(9, max_inflight=2)
+    dispatcher = a_dispatcher(house, ScriptedAttempts().attempt)
+    await dispatcher.discovery.refresh()
+    active = dispatcher.runs[run_id]
+    active.idle_permits += await reserve(house.coordination, job_id, want=2, cap=2)
+
+    class Overtaken(MemoryCoordination):
+        async def renew(self, permits: Mapping[str, Sequence[str]]) -> None:
+            await dispatcher.permits.release_idle([active])
+            await house.coordination.renew(permits)
+
+        async def release(self, permits: Mapping[str, Sequence[str]]) -> None:
+            await house.coordination.release(permits)
+
+    dispatcher.permits.coordination = Overtaken(house.clock)
+    await dispatcher.renew()
+
+    assert await permits_held(house.coordination, job_id) == 0

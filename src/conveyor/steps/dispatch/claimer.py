@@ -1,0 +1,186 @@
+"""Claim: give the free places to runs, reserve permits, claim that many tasks and start them.
+
+While the breaker is open only probes start; while storage is full only single pages.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from conveyor.domain.concurrency import Demand, fair_shares
+from conveyor.domain.ids import RunId
+from conveyor.domain.task import Task
+from conveyor.ports.clock import Clock
+from conveyor.ports.work import Work
+from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, Places
+from conveyor.steps.dispatch.config import BATCH_WAIT, DispatchConfig
+from conveyor.steps.dispatch.discovery import Discovery
+from conveyor.steps.dispatch.fetcher import Fetcher
+from conveyor.steps.dispatch.gateway_health import GatewayHealth
+from conveyor.steps.dispatch.permits import Permits
+from conveyor.steps.dispatch.shared_limits import GATEWAY, SharedLimits
+from conveyor.steps.dispatch.storage_pause import StoragePause
+
+
+@dataclass(slots=True, kw_only=True)
+class Claimer:
+    work: Work
+    clock: Clock
+    config: DispatchConfig
+    rng: random.Random
+    settle_final: Callable[[Sequence[Task]], Awaitable[None]]
+    places: Places
+    permits: Permits
+    discovery: Discovery
+    health: GatewayHealth
+    storage: StoragePause
+    fetcher: Fetcher
+    shared_limits: SharedLimits | None = None
+
+    async def claim_round(self, group: asyncio.TaskGroup) -> int:
+        """Claim as many tasks as there are places for and start them; return how many."""
+        if self.storage.is_closed:
+            return 0
+        if self.health.is_open:
+            return await self._probe(group)
+        if self.places.free <= 0:
+            return 0
+        ready = self.discovery.ready(self.rng)
+        if self.storage.is_probing:
+            return await self._probe_storage(group, ready)
+        demands = {
+            run.id: Demand(run.run.caller, room) for run in ready if (room := run.room()) > 0
+        }
+        shares = fair_shares(demands, self.places.free, held=self.places.held, reserve=True)
+        # A run that prefetched may not fill its own places while these runs want them.
+        self.fetcher.unserved = frozenset(
+            run_id for run_id, demand in demands.items() if shares.get(run_id, 0) < demand.tasks
+        )
+        return await self._claim(group, _granted(ready, shares))
+
+    async def _probe(self, group: asyncio.TaskGroup) -> int:
+        """Start a single task while the breaker is open, if one is due."""
+        run = self.health.run_to_probe(self.discovery.runs.values(), self.clock.monotonic())
+        if run is None:
+            return 0
+        # Set before the first await, so that the other claim loops start no second probe.
+        self.health.probing = run.id
+        try:
+            if self.shared_limits and not await self._may_probe(run):
+                return 0
+            grant = run.begin_claim(1, self.config.probe_choice - 1)
+            return await self._claim(group, {run: grant})
+        finally:
+            if self.health.probing:  # nothing was due, or there is no permit: another run is next
+                self.health.probing = None
+                self.discovery.rest([run])
+            if permit := self.health.probe_permit:
+                self.health.probe_permit = None
+                await self.permits.release_probe(permit)
+
+    async def _may_probe(self, run: ActiveRun) -> bool:
+        """Whether no other process probes the gateway, or has just done so."""
+        self.health.probe_permit = await self.permits.reserve_probe()
+        if self.health.probe_permit is None or self.shared_limits is None:
+            return False
+        await self.shared_limits.look([GATEWAY])
+        return self.health.is_open and self.health.is_due(run)
+
+    async def _probe_storage(self, group: asyncio.TaskGroup, ready: Sequence[ActiveRun]) -> int:
+        """Start a single task, to find out whether its page can be stored."""
+        run = next((run for run in ready if run.room() > 0), None)
+        if run is None:
+            return 0
+        self.storage.close()  # to the other claim loops
+        claimed = await self._claim(group, {run: run.begin_claim(1, 0)})
+        if not claimed:
+            self.storage.reopen()
+        return claimed
+
+    async def _claim(self, group: asyncio.TaskGroup, grants: dict[ActiveRun, ClaimGrant]) -> int:
+        wants: Mapping[ActiveRun, int] = {}
+        started: Counter[ActiveRun] = Counter()
+        try:
+            try:
+                permits = await self.permits.reserve(grants)
+                wants = self._start_prefetched(permits, grants)
+                tasks = (
+                    await self.work.claim({run.id: want for run, want in wants.items()})
+                    if wants
+                    else []
+                )
+                started = self._start(group, tasks, permits)
+            finally:
+                # Before the next await: from now on the started tasks themselves hold the places.
+                for run, grant in grants.items():
+                    run.end_claim(grant)
+            await self.settle_final([task for task in tasks if task.is_final])
+        finally:
+            # Also when the engine is unavailable: permits without tasks would block other processes.
+            short = [run for run, want in wants.items() if started[run] < want]
+            await self.permits.give_back(short)
+        small_claims_at = self.clock.monotonic() + BATCH_WAIT.total_seconds()
+        for run, want in wants.items():
+            run.small_claims_at = small_claims_at
+            if started[run] >= want:
+                run.idle = 0.0
+        # Runs that gave fewer tasks than wanted have nothing more due.
+        self.discovery.rest(short)
+        await self.discovery.leave_ended(run for run in wants if not started[run])
+        return len(tasks)
+
+    def _start_prefetched(
+        self, permits: dict[ActiveRun, int], grants: dict[ActiveRun, ClaimGrant]
+    ) -> dict[ActiveRun, int]:
+        """Use permits for prefetched tasks first; return how many tasks of each run to claim.
+
+        Runs with too few permits for a claim wait a moment for more. Runs without permits rest.
+        """
+        now = self.clock.monotonic()
+        wants: dict[ActiveRun, int] = {}
+        for run, have in list(permits.items()):
+            prefetch = grants[run].prefetch
+            if not have and (not prefetch or self.health.is_open):
+                self.discovery.rest([run])
+                continue
+            # The run may have been paused, or its idle permits used, while permits were reserved.
+            startable = min(have, len(run.prefetch.tasks), run.startable) if run.is_open else 0
+            for _ in range(startable):
+                self.fetcher.start_call(run.take_prefetched())
+            permits[run] = have - startable
+            grants[run] = run.shrink_claim(grants[run], permits[run])
+            want = permits[run] + prefetch
+            if want and run.is_worth_a_claim(want, now, self.config.permit_wait):
+                wants[run] = want
+        return wants
+
+    def _start(
+        self, group: asyncio.TaskGroup, tasks: Sequence[Task], permits: Mapping[ActiveRun, int]
+    ) -> Counter[ActiveRun]:
+        """Start claimed tasks; return how many of each run."""
+        started: Counter[ActiveRun] = Counter()
+        for task in self.health.in_order(tasks):
+            if not task.is_final:
+                run = self.discovery.runs[task.run_id]
+                started[run] += 1
+                self.fetcher.start(group, run, task, has_permit=started[run] <= permits[run])
+        return started
+
+
+def _granted(
+    ready: Iterable[ActiveRun], shares: Mapping[RunId, int]
+) -> dict[ActiveRun, ClaimGrant]:
+    """What to claim of each run.
+
+    `begin_claim` lowers the room of the gateway key for the runs that follow: runs with one key share
+    what is left of its limit, in the order of `ready`, which is random.
+    """
+    grants: dict[ActiveRun, ClaimGrant] = {}
+    for run in ready:
+        calls = max(min(shares.get(run.id, 0), run.room()), 0)
+        prefetch = run.prefetch.room(run.calls) if run.is_open else 0
+        if calls or prefetch:
+            grants[run] = run.begin_claim(calls, prefetch)
+    return grants

@@ -1,0 +1,208 @@
+"""Several processes keep one limit of a gateway key and one state of the gateway, in simulated time."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from conveyor.domain.concurrency import FIRST_LIMIT
+from conveyor.domain.progress import WaitReason
+from conveyor.steps.dispatch.config import DispatchConfig
+from conveyor.steps.dispatch.dispatcher import Dispatcher
+from conveyor.steps.dispatch.permits import PROBE
+from conveyor.testing.factories import RUN
+from tests.harness import time_lapse
+from tests.harness.fleet import Fleet
+
+SHARED_WITHIN = 1.5  # seconds
+
+
+@pytest.fixture(autouse=True)
+def _no_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL")
+
+
+def a_fleet(**changes: object) -> Fleet:
+    settings = {
+        "processes": 4,
+        "cap": 200,
+        "config": lambda places: DispatchConfig(concurrency=places),
+        "most_receives": 1_000,
+        "shares_limits": True,
+    }
+    return Fleet(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+async def until(holds: Callable[[], bool], within: float = 60.0) -> None:
+    async with asyncio.timeout(within):
+        while not holds():  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
+
+
+# Gateway keys.
+
+
+@pytest.mark.parametrize("advertises", [True, False])
+def test_all_processes_together_call_as_often_as_the_account_allows(advertises: bool) -> None:
+    async def story() -> None:
+        fleet = a_fleet()
+        fleet.gateway.limit, fleet.gateway.advertises = 10, advertises
+        await fleet.submit(600)
+        async with fleet.at_work():
+            took = await fleet.drained()
+
+        # The first calls are made before anything is known; then hardly any is too many.
+        assert fleet.gateway.refused <= FIRST_LIMIT
+        assert took <= 600 / 10 * 1.0 + 10
+        assert fleet.done() == 600
+        assert not fleet.coordination._permits, "all permits were released"
+
+    time_lapse.run(story())
+
+
+def test_more_processes_than_the_account_allows_calls_share_them_without_refusals() -> None:
+    async def story() -> None:
+        fleet = a_fleet(processes=10)
+        fleet.gateway.limit, fleet.gateway.advertises = 3, True
+        await fleet.submit(100)
+        async with fleet.at_work():
+            await fleet.drained()
+
+        assert fleet.gateway.refused <= FIRST_LIMIT - 3
+
+    time_lapse.run(story())
+
+
+def test_what_one_process_learned_lets_all_of_them_use_their_places() -> None:
+    async def story() -> None:
+        fleet = a_fleet()
+        await fleet.submit(600)
+        async with fleet.at_work():
+            took = await fleet.drained()
+
+        assert fleet.gateway.most >= 150, "of 4 times 40 places for one caller"
+        assert took <= 12
+
+    time_lapse.run(story())
+
+
+def test_calls_that_follow_each_other_reserve_nothing_more_than_without_shared_limits() -> None:
+    async def reserves(*, shared: bool) -> int:
+        fleet = a_fleet(processes=1, shares_limits=shared)
+        await fleet.submit(600)
+        async with fleet.at_work():
+            await fleet.drained()
+        return fleet.coordination.asked
+
+    alone, shared = (time_lapse.run(reserves(shared=each)) for each in (False, True))
+    assert shared <= alone + 5
+
+
+def test_a_key_that_is_refused_in_one_process_is_called_in_none() -> None:
+    async def story() -> None:
+        fleet = a_fleet(is_closed=False)
+        fleet.gateway.fastest = fleet.gateway.slowest = 5.0
+        await fleet.submit(2_000)
+        async with fleet.at_work() as dispatchers:
+            first, second = dispatchers[:2]
+            await until(lambda: all(one.inflight for one in dispatchers))
+            [digest] = first.discovery.key_states
+            fleet.gateway.is_unpaid = True
+            await until(lambda: bool(first.refused_keys.known), within=10)
+            await asyncio.sleep(SHARED_WITHIN)
+            assert all(one.refused_keys.get(digest) for one in dispatchers)
+            calls = fleet.gateway.calls
+            await asyncio.sleep(10)
+            assert fleet.gateway.calls == calls
+
+            fleet.gateway.is_unpaid = False
+            second.discovery.keys_served([digest])
+            assert second.shared_limits
+            await second.shared_limits.share_key(digest)
+            await asyncio.sleep(SHARED_WITHIN)
+            assert not any(one.refused_keys.known for one in dispatchers)
+
+    time_lapse.run(story())
+
+
+# The gateway.
+
+
+def test_one_process_probes_an_unavailable_gateway_for_all_and_all_resume_together() -> None:
+    async def story() -> None:
+        fleet = a_fleet()
+        await fleet.submit(2_000)
+        async with fleet.at_work() as dispatchers:
+            await until(lambda: all(one.inflight for one in dispatchers))
+            fleet.gateway.is_down = True
+            await until(lambda: any(one.health.is_open for one in dispatchers))
+            await asyncio.sleep(SHARED_WITHIN)
+            assert all(one.health.is_open for one in dispatchers)
+
+            await asyncio.sleep(5)  # calls that were under way have ended
+            calls = fleet.gateway.calls
+            assert len({_shown(one) for one in dispatchers}) == 1
+            await asyncio.sleep(110)
+            probes = fleet.gateway.calls - calls
+            assert 3 <= probes <= 6, "after 8, 16, 30, 30 … seconds, whatever the processes"
+
+            fleet.gateway.is_down = False
+            await until(lambda: not any(one.health.is_open for one in dispatchers), within=35)
+            await until(lambda: all(one.inflight for one in dispatchers), within=SHARED_WITHIN)
+            await fleet.drained()
+        assert fleet.done() == 2_000
+        assert await fleet.coordination.held(PROBE) == 0
+
+    time_lapse.run(story())
+
+
+def _shown(dispatcher: Dispatcher) -> object:
+    waiting = dispatcher.waiting(RUN)
+    assert waiting is not None
+    assert waiting.reason is WaitReason.GATEWAY_UNAVAILABLE
+    when = waiting.next_attempt_at
+    return waiting.since, waiting.detail, when and when.replace(microsecond=0)
+
+
+def test_a_process_without_a_dispatcher_shows_that_the_gateway_is_unavailable() -> None:
+    async def story() -> None:
+        fleet = a_fleet(processes=1)
+        await fleet.submit(2_000)
+        api = fleet._dispatcher(9)
+        assert api.shared_limits is not None
+        async with fleet.at_work() as [worker], asyncio.TaskGroup() as group:
+            sharing = group.create_task(api.shared_limits.run())
+            await until(lambda: bool(worker.inflight))
+            assert api.waiting(RUN) is None
+            fleet.gateway.is_down = True
+            await until(lambda: worker.health.is_open)
+            await asyncio.sleep(SHARED_WITHIN)
+            assert _shown(api) == _shown(worker)
+            fleet.gateway.is_down = False
+            await until(lambda: not worker.health.is_open)
+            await asyncio.sleep(SHARED_WITHIN)
+            assert api.waiting(RUN) is None
+            sharing.cancel()
+
+    time_lapse.run(story())
+
+
+def test_a_process_that_starts_during_an_outage_probes_when_the_others_do() -> None:
+    async def story() -> None:
+        fleet = a_fleet(processes=1)
+        await fleet.submit(2_000)
+        async with fleet.at_work() as [worker]:
+            await until(lambda: bool(worker.inflight))
+            fleet.gateway.is_down = True
+            await asyncio.sleep(60)
+            late, stopping, calls = fleet._dispatcher(9), asyncio.Event(), fleet.gateway.calls
+            async with asyncio.TaskGroup() as group:
+                group.create_task(late.run(stopping))
+                await asyncio.sleep(40)
+                assert fleet.gateway.calls - calls <= 2
+                assert late.health.is_open
+                stopping.set()
+            fleet.gateway.is_down = False
+            await fleet.drained()
+
+    time_lapse.run(story())
