@@ -14,6 +14,8 @@ from datetime import timedelta
 from random import Random
 from typing import Any, TypeVar, cast
 
+from msgspec.structs import replace
+
 from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.queues import CALM, Habits, MemoryQueues
@@ -35,7 +37,16 @@ from conveyor.steps.settle import Settle
 from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched
 from conveyor.steps.shared.notifier import Notifier, Topic
 from conveyor.testing.clock import FakeIds
-from conveyor.testing.factories import CALLER, JOB, RUN, a_job, a_run, add_rows, new_tasks
+from conveyor.testing.factories import (
+    CALLER,
+    JOB,
+    RUN,
+    a_job,
+    a_run,
+    a_task_spec,
+    add_rows,
+    new_tasks,
+)
 from conveyor.testing.memory.bodies import MemoryBodies
 from conveyor.testing.memory.claims import MemoryClaims
 from conveyor.testing.memory.metadata import MemoryMetadata
@@ -98,11 +109,22 @@ class GatewayStandIn:
     is_down: bool = False
     is_unpaid: bool = False
     calls: int = 0
+    by_host: Counter[str] = field(default_factory=Counter)  # under way
+    most_of_host: Counter[str] = field(default_factory=Counter)
     under_way: int = 0
     most: int = 0
     refused: int = 0
 
-    async def attempt(self, _task: Task, _assignment: Assignment) -> CallResult:
+    async def attempt(self, task: Task, _assignment: Assignment) -> CallResult:
+        host = task.spec.host
+        self.by_host[host] += 1
+        self.most_of_host[host] = max(self.most_of_host[host], self.by_host[host])
+        try:
+            return await self._answer()
+        finally:
+            self.by_host[host] -= 1
+
+    async def _answer(self) -> CallResult:
         self.calls += 1
         if self.is_down:
             await asyncio.sleep(0.05)
@@ -136,6 +158,8 @@ class Fleet:
     most_receives: int = MOST_RECEIVES
     seed: int = 1
     shares_limits: bool = False
+    per_host: int | None = None
+    hosts: int = 1
     is_closed: bool = True  # the run; an open one waits for more tasks for ever
     rows_away: bool = False
     clock: LapseClock = field(default_factory=LapseClock)
@@ -162,10 +186,17 @@ class Fleet:
         job = a_job(
             status=JobStatus.CLOSED if self.is_closed else JobStatus.OPEN,
             max_inflight=self.cap,
+            max_per_host=self.per_host,
             encrypted_gateway_key=self.encryption.encrypt("key", context=f"{CALLER}|{JOB}"),
         )
         run = a_run(total=count, next_index=count, last_batch_received=self.is_closed)
-        tasks = new_tasks(RUN, count)
+        tasks = [
+            replace(
+                task,
+                spec=a_task_spec(url=f"https://host-{task.index % self.hosts}.com/{task.index}"),
+            )
+            for task in new_tasks(RUN, count)
+        ]
         await add_rows(MemoryTasks(self.rows), RUN, tasks)
         await self.queues.open(RUN)
         await self.queues.send(RUN, [(task.id, timedelta()) for task in tasks])

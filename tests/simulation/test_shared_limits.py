@@ -125,6 +125,24 @@ def test_a_key_that_is_refused_in_one_process_is_called_in_none() -> None:
     time_lapse.run(story())
 
 
+# Hosts.
+
+
+@pytest.mark.parametrize("hosts", [1, 5])
+def test_all_processes_together_call_a_host_at_most_as_often_as_the_job_allows(hosts: int) -> None:
+    async def story() -> None:
+        fleet = a_fleet(per_host=3, hosts=hosts, cap=40)
+        await fleet.submit(120)
+        async with fleet.at_work():
+            took = await fleet.drained()
+
+        assert set(fleet.gateway.most_of_host.values()) == {3}
+        assert took <= 120 / 3 / hosts * 1.5 + 5
+        assert not fleet.coordination._permits, "all permits were released"
+
+    time_lapse.run(story())
+
+
 # The gateway.
 
 

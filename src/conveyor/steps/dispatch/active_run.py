@@ -58,6 +58,7 @@ class InFlight:
     group: asyncio.TaskGroup
     permit: str | None = None  # None before its call starts, and once the next call has it
     key_permit: str | None = None  # where processes share limits, with the permit
+    host_permit: str | None = None  # the same, of a job with `max_per_host`
     probe_permit: str | None = None  # the same, for a probe of the gateway
     worker: asyncio.Task[None] | None = None  # None until its call begins
     began_at: float = 0.0  # when its call did
@@ -99,9 +100,15 @@ class Places:
 
 @dataclass(slots=True)
 class HostSlots:
-    """The concurrent calls of a run to each host, at most `limit`; unlimited if that is None."""
+    """The concurrent calls of a run to each host, at most `limit`; unlimited if that is None.
+
+    Where processes share limits the slots are permits, which the claimer reserves before a task
+    starts. A task without one waits for a call of this process to the same host to end, or until one
+    can be reserved.
+    """
 
     limit: int | None
+    is_shared: bool = False
     calls: Counter[str] = field(default_factory=Counter)  # under way, by host
     waiting: dict[str, list[InFlight]] = field(default_factory=dict)
 
@@ -110,7 +117,9 @@ class HostSlots:
         if self.limit is None:
             return True
         host = entry.task.spec.host
-        if self.calls[host] >= self.limit:
+        if self.is_shared and entry.host_permit:
+            return True
+        if self.is_shared or self.calls[host] >= self.limit:
             self.waiting.setdefault(host, []).append(entry)
             return False
         self.calls[host] += 1
@@ -121,6 +130,8 @@ class HostSlots:
         if self.limit is None:
             return None
         host = entry.task.spec.host
+        if self.is_shared:
+            return self.give(host, entry)
         if waiting := self.waiting.get(host):
             return waiting.pop(0)
         self.waiting.pop(host, None)
@@ -129,6 +140,21 @@ class HostSlots:
         if not self.calls[host]:
             del self.calls[host]
         return None
+
+    def give(self, host: str, entry: InFlight) -> InFlight | None:
+        """Give the permit of a finished call to a waiting task; return that, if there is one."""
+        if entry.host_permit is None or (following := self.take_waiting(host)) is None:
+            return None
+        following.host_permit, entry.host_permit = entry.host_permit, None
+        return following
+
+    def take_waiting(self, host: str) -> InFlight | None:
+        """Take the task that has waited longest for a host."""
+        waiting = self.waiting.get(host)
+        following = waiting.pop(0) if waiting else None
+        if not waiting:
+            self.waiting.pop(host, None)
+        return following
 
     def remove(self, entry: InFlight) -> None:
         self.waiting[entry.task.spec.host].remove(entry)

@@ -19,7 +19,7 @@ from conveyor.steps.dispatch.config import BATCH_WAIT, DispatchConfig
 from conveyor.steps.dispatch.discovery import Discovery
 from conveyor.steps.dispatch.fetcher import Fetcher
 from conveyor.steps.dispatch.gateway_health import GatewayHealth
-from conveyor.steps.dispatch.permits import Permits
+from conveyor.steps.dispatch.permits import HostPermits, Permits
 from conveyor.steps.dispatch.shared_limits import GATEWAY, SharedLimits
 from conveyor.steps.dispatch.storage_pause import StoragePause
 
@@ -111,7 +111,8 @@ class Claimer:
                     if wants
                     else []
                 )
-                started = self._start(group, tasks, permits)
+                hosts = await self._reserve_hosts(tasks)
+                started = self._start(group, tasks, permits, hosts)
             finally:
                 # Before the next await: from now on the started tasks themselves hold the places.
                 for run, grant in grants.items():
@@ -156,8 +157,24 @@ class Claimer:
                 wants[run] = want
         return wants
 
+    async def _reserve_hosts(self, tasks: Sequence[Task]) -> HostPermits:
+        """Reserve the hosts of claimed tasks, where processes share `max_per_host`."""
+        if self.shared_limits is None:
+            return {}
+        runs = self.discovery.runs
+        counts = Counter(
+            (run, task.spec.host)
+            for task in tasks
+            if not task.is_final and (run := runs[task.run_id]).hosts.is_shared
+        )
+        return await self.permits.reserve_hosts(counts) if counts else {}
+
     def _start(
-        self, group: asyncio.TaskGroup, tasks: Sequence[Task], permits: Mapping[ActiveRun, int]
+        self,
+        group: asyncio.TaskGroup,
+        tasks: Sequence[Task],
+        permits: Mapping[ActiveRun, int],
+        hosts: HostPermits,
     ) -> Counter[ActiveRun]:
         """Start claimed tasks; return how many of each run."""
         started: Counter[ActiveRun] = Counter()
@@ -165,7 +182,14 @@ class Claimer:
             if not task.is_final:
                 run = self.discovery.runs[task.run_id]
                 started[run] += 1
-                self.fetcher.start(group, run, task, has_permit=started[run] <= permits[run])
+                of_host = hosts.get((run, task.spec.host)) if hosts else None
+                self.fetcher.start(
+                    group,
+                    run,
+                    task,
+                    has_permit=started[run] <= permits[run],
+                    host_permit=of_host.pop() if of_host else None,
+                )
         return started
 
 

@@ -275,14 +275,16 @@ class Discovery:
             await self.look_at_key(digest)
             if run.id in self.runs:  # it joined meanwhile
                 return
+        # A prefetched task starts without a call of an engine, so it could have no permit of its host.
+        shares_hosts = self.on_lesson is not None and job.max_per_host is not None
         self.runs[run.id] = ActiveRun(
             run=run,
             job=job,
             assignment=assignment,
             key_state=self._key_state(digest),
             claim_size=self._claim_size(job),
-            prefetch=Prefetch(horizon=self.config.prefetch),
-            hosts=HostSlots(job.max_per_host),
+            prefetch=Prefetch(horizon=timedelta() if shares_hosts else self.config.prefetch),
+            hosts=HostSlots(job.max_per_host, is_shared=shares_hosts),
             places=self.places,
         )
 

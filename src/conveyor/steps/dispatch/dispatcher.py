@@ -55,6 +55,7 @@ from conveyor.steps.dispatch.storage_pause import StoragePause
 from conveyor.steps.shared.attempt import Assignment, CallResult, FinishedAttempt
 
 DEFAULT_POLICY = RetryPolicy()
+HOST_WAIT = timedelta(milliseconds=250)  # between looks for free hosts, if processes share them
 STOP_WAIT = timedelta(seconds=5)  # for the engines to answer when the program stops
 
 log = structlog.get_logger()
@@ -213,7 +214,10 @@ class Dispatcher:
                 group.create_task(self._renew_loop(), name="dispatch renew"),
                 group.create_task(self._health_loop(), name="dispatch health"),
                 *(
-                    [group.create_task(self.shared_limits.run(), name="dispatch limits")]
+                    [
+                        group.create_task(self.shared_limits.run(), name="dispatch limits"),
+                        group.create_task(self._host_loop(), name="dispatch hosts"),
+                    ]
                     if self.shared_limits
                     else []
                 ),
@@ -323,6 +327,12 @@ class Dispatcher:
                 log.exception("step.bug", step="gateway health")  # the next check may succeed
             if self.health.is_open is not was_open:
                 self.fetcher.capacity_changed.set()
+
+    async def _host_loop(self) -> None:
+        """Start tasks whose hosts other processes were calling."""
+        while True:
+            await asyncio.sleep(HOST_WAIT.total_seconds())
+            await self.fetcher.start_waiting()
 
     # Renew.
 

@@ -49,10 +49,17 @@ class Fetcher:
     unserved: frozenset[RunId] = frozenset()  # runs that were granted fewer places than they want
 
     def start(
-        self, group: asyncio.TaskGroup, run: ActiveRun, task: Task, *, has_permit: bool
+        self,
+        group: asyncio.TaskGroup,
+        run: ActiveRun,
+        task: Task,
+        *,
+        has_permit: bool,
+        host_permit: str | None = None,
     ) -> None:
         """Start a claimed task if a permit was reserved for it, or else as soon as possible."""
         entry, key = run.accept(task, group), (task.run_id, task.id)
+        entry.host_permit = host_permit
         # A process that was suspended for longer than a lease may claim again a task that it still
         # has in flight: the older claim is lost.
         if lost := self.inflight.get(key):
@@ -91,6 +98,24 @@ class Fetcher:
     def start_call(self, entry: InFlight) -> None:
         if entry.run.give_permit(entry):
             self._begin(entry)
+
+    async def start_waiting(self) -> None:
+        """Start tasks that wait for permits of their hosts, as far as there are any by now."""
+        shared = [run for run in self.permits.runs.values() if run.hosts.is_shared]
+        counts = {
+            (run, host): len(waiting)
+            for run in shared
+            for host, waiting in run.hosts.waiting.items()
+            if waiting
+        }
+        if not counts:
+            return
+        granted = await self.permits.reserve_hosts(counts)
+        for (run, host), ids in granted.items():
+            while ids and (entry := run.hosts.take_waiting(host)):
+                entry.host_permit = ids.pop()
+                self._begin(entry)
+        await self.permits.release_hosts(granted)  # tasks may have gone back meanwhile
 
     def _begin(self, entry: InFlight) -> None:
         entry.run.begin_call(entry, self.clock.monotonic())

@@ -26,6 +26,8 @@ from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
 
 PROBE = "gateway-probe"
 
+HostPermits = dict[tuple[ActiveRun, str], list[str]]  # of the hosts of runs
+
 
 def permit_name(job_id: JobId) -> str:
     """Return the name under which the permits of a job are counted."""
@@ -35,6 +37,11 @@ def permit_name(job_id: JobId) -> str:
 def key_permit_name(digest: str) -> str:
     """Return the name under which the permits of a gateway key are counted."""
     return f"key:{digest}"
+
+
+def host_permit_name(job_id: JobId, host: str) -> str:
+    """Return the name under which the calls of a job to a host are counted."""
+    return f"host:{job_id}/{host}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +111,32 @@ class Permits:
             keep = run.pending - grants[run].calls + have[run]
             permits[permit_name(run.job.id)] += run.take_idle_permits(keep=max(keep, 0))
         await self._release(_with_surplus(permits, grants))
+
+    async def reserve_hosts(self, counts: Mapping[tuple[ActiveRun, str], int]) -> HostPermits:
+        """Reserve permits of so many calls to hosts, for runs that share `max_per_host`.
+
+        None is granted while the engine does not answer: the tasks wait, and it is asked again.
+        """
+        wants: dict[str, PermitRequest] = {}
+        for (run, host), count in counts.items():
+            name = host_permit_name(run.job.id, host)
+            asked = wants.get(name, PermitRequest(0, 0)).want  # for another run of the job
+            wants[name] = PermitRequest(asked + count, run.job.max_per_host or 0)
+        reserved: Mapping[str, Sequence[str]] = {}
+        with suppress(Unavailable), self._noticing():
+            reserved = await self.coordination.reserve(wants)
+        left = {name: list(ids) for name, ids in reserved.items()}
+        granted: HostPermits = {}
+        for (run, host), count in counts.items():
+            ids = left.get(host_permit_name(run.job.id, host), [])
+            granted[run, host], ids[:count] = ids[:count], []
+        return granted
+
+    async def release_hosts(self, unused: HostPermits) -> None:
+        permits: dict[str, list[str]] = defaultdict(list)
+        for (run, host), ids in unused.items():
+            permits[host_permit_name(run.job.id, host)] += ids
+        await self._release(permits)
 
     async def reserve_probe(self) -> str | None:
         """Reserve the only permit to probe the gateway, if no process has it."""
@@ -234,6 +267,9 @@ def _by_name(entries: Iterable[InFlight]) -> dict[str, list[str]]:
             permits[permit_name(entry.run.job.id)].append(entry.permit)
         if entry.key_permit:
             permits[key_permit_name(entry.run.key_state.digest)].append(entry.key_permit)
+        if entry.host_permit:
+            host = entry.task.spec.host
+            permits[host_permit_name(entry.run.job.id, host)].append(entry.host_permit)
         if entry.probe_permit:
             permits[PROBE].append(entry.probe_permit)
     return permits
