@@ -146,6 +146,40 @@ async def test_one_node_of_a_cluster_fails_and_returns() -> None:
                 await more_of(done)
 
 
+async def test_a_node_that_is_away_does_not_keep_calls_of_other_nodes_from_succeeding() -> None:
+    with a_cluster() as servers, ExitStack() as stack:
+        nodes = [stack.enter_context(server.client()) for server in servers]
+        for node in nodes:
+            node.config_set("cluster-require-full-coverage", "no")
+        url = f"{servers[0].url}?cluster=true"
+        async with coordination_at(url, deadline=SHORT) as coordination:
+            await answered(lambda: reserve(coordination, NAME, want=1, cap=9))
+            slot = int(nodes[0].execute_command("CLUSTER", "KEYSLOT", NAME))
+            dead = slot * len(nodes) // SLOTS
+            elsewhere = [name for name in map(str, range(20)) if _node_of(nodes, name) != dead]
+            servers[dead].kill()
+            for call in (
+                lambda: coordination.release({NAME: ["one"]}),
+                lambda: reserve(coordination, NAME, want=1, cap=9),
+            ):
+                with pytest.raises(Unavailable):
+                    await call()
+            # The release above is overdue, and the node did not answer a moment ago.
+            cached = [f"{{{name}}}" for name in elsewhere[:3]]
+            assert await coordination.recall(cached) == {}
+            for name in elsewhere[:3]:
+                assert len(await reserve(coordination, name, want=1, cap=1)) == 1
+            servers[dead].start()
+            await asyncio.to_thread(wait_for_cluster, servers[dead])
+            await answered(lambda: coordination.release({NAME: ["one"]}))
+            assert not coordination._unreleased
+
+
+def _node_of(nodes: Sequence["Redis"], name: str) -> int:
+    slot = int(nodes[0].execute_command("CLUSTER", "KEYSLOT", name))  # type: ignore[no-untyped-call]
+    return slot * len(nodes) // SLOTS
+
+
 async def test_a_slot_that_moves_to_another_node_is_followed() -> None:
     with a_cluster() as servers, ExitStack() as stack:
         nodes = [stack.enter_context(server.client()) for server in servers]

@@ -16,6 +16,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Member, Notification, PermitRequest
 
 MOST_UNRELEASED = 10_000  # permits; further ones expire
+TRY_ALL_AFTER = timedelta(seconds=5)  # overdue releases, with calls for other names
 MEMBER = msgspec.json.Decoder(Member)
 NAMES = msgspec.json.Decoder(frozenset[str])
 
@@ -32,24 +33,35 @@ async def open_coordination(
     """Open coordination for one process. `incarnation` must be unique over all processes."""
     server = RedisServer(address, clock=clock, deadline=deadline)
     try:
-        yield RedisCoordination(server, prefix=address.prefix, incarnation=incarnation, lease=lease)
+        yield RedisCoordination(
+            server, clock=clock, prefix=address.prefix, incarnation=incarnation, lease=lease
+        )
     finally:
         await server.close()
 
 
 class RedisCoordination:
     def __init__(
-        self, server: RedisServer, *, prefix: str, incarnation: str, lease: timedelta
+        self,
+        server: RedisServer,
+        *,
+        clock: Clock,
+        prefix: str,
+        incarnation: str,
+        lease: timedelta,
     ) -> None:
         self._server = server
+        self._clock = clock
         self._prefix = prefix
         self._incarnation = incarnation
         self._lease = _milliseconds(lease)
         self._asked = 0  # permits, whether they were granted or not: their numbers
         # Permits that the server may hold although no task uses them: a call that reserved or
-        # released them failed, and may have taken effect or not. The next call releases them,
-        # because they would count for a whole lease otherwise.
+        # released them failed, and may have taken effect or not. The next call for the same name
+        # releases them, because they would count for a whole lease otherwise. Other calls try it
+        # too, but neither fail nor wait for it again and again: the node may be away.
         self._unreleased: dict[str, list[str]] = {}
+        self._try_all_at = 0.0
 
     # Permits.
 
@@ -63,7 +75,7 @@ class RedisCoordination:
             self._asked += want
             asked[name] = [f"{prefix}{number}" for number in range(first, self._asked)]
             commands.append(Command(scripts.RESERVE, (key, self._lease, cap, prefix, first, want)))
-        granted = await self._change(commands, asked)
+        granted = await self._change(commands, asked, asked)
         return {
             name: ids[:count] for (name, ids), count in zip(asked.items(), granted, strict=True)
         }
@@ -74,33 +86,53 @@ class RedisCoordination:
                 Command(scripts.RENEW, (self._permits(name), self._lease, *ids))
                 for name, ids in permits.items()
                 if ids
-            ]
+            ],
+            permits,
         )
 
     async def release(self, permits: Mapping[str, Sequence[str]]) -> None:
-        await self._change(self._releases(permits), permits)
+        await self._change(self._releases(permits), permits, permits)
 
     async def held(self, name: str) -> int:
         [live] = await self._server.run([Command(scripts.HELD, (self._permits(name),))])
         return int(live)
 
     async def _change(
-        self, commands: Sequence[Command], unused: Mapping[str, Sequence[str]] | None = None
+        self,
+        commands: Sequence[Command],
+        names: Collection[str],
+        unused: Mapping[str, Sequence[str]] | None = None,
     ) -> Sequence[Any]:
-        """Run commands, after releases that failed before. If they fail, `unused` permits are kept
-        to be released later.
+        """Run commands for `names`, after releases that failed before. If they fail, `unused`
+        permits are kept to be released later.
         """
-        overdue, self._unreleased = self._unreleased, {}
-        releases = self._releases(overdue)
-        if not releases and not commands:
+        if not commands:
             return []
+        overdue = self._take_overdue(names)
+        releases = self._releases(overdue)
         try:
-            results = await self._server.run([*releases, *commands])
+            results = await self._server.run([*releases, *commands], optional=len(releases))
         except BaseException:  # also a cancelled call may reach the server
             self._release_later(overdue)
             self._release_later(unused or {})
             raise
+        failed = {
+            name: ids
+            for (name, ids), result in zip(overdue.items(), results, strict=False)
+            if isinstance(result, Exception)
+        }
+        if failed:
+            self._release_later(failed)
+            self._try_all_at = self._clock.monotonic() + TRY_ALL_AFTER.total_seconds()
         return results[len(releases) :]
+
+    def _take_overdue(self, names: Collection[str]) -> dict[str, list[str]]:
+        """Take the overdue releases to try with a call for `names`."""
+        if self._clock.monotonic() >= self._try_all_at:
+            overdue, self._unreleased = self._unreleased, {}
+            return overdue
+        due = [name for name in self._unreleased if name in names]
+        return {name: self._unreleased.pop(name) for name in due}
 
     def _releases(self, permits: Mapping[str, Sequence[str]]) -> list[Command]:
         return [

@@ -28,8 +28,12 @@ class KeyedCommand(NamedTuple):
 
 
 class Nodes(Protocol):
+    def place(self, key: str) -> Place:
+        """Return the node that serves a key, as far as it is known."""
+        ...
+
     async def send(self, commands: Sequence[KeyedCommand]) -> list[Any]:
-        """Send commands in one round trip to each node. Errors of single commands are results."""
+        """Send commands in one round trip to each node. Errors of commands and nodes are results."""
         ...
 
     async def recover(self, error: BaseException | None) -> None:
@@ -47,6 +51,10 @@ class SingleNode:
     def __init__(self, place: Place, connect: Connect) -> None:
         self._place, self._connect = place, connect
         self._client = connect(place)
+
+    def place(self, key: str) -> Place:
+        del key
+        return self._place
 
     async def send(self, commands: Sequence[KeyedCommand]) -> list[Any]:
         return await _pipeline(self._client, (command.words for command in commands))
@@ -72,6 +80,9 @@ class ClusterNodes:
         self._learning = asyncio.Lock()
         self._turn = 0
 
+    def place(self, key: str) -> Place:
+        return self._owners[key_slot(key.encode())] or self._place
+
     async def send(self, commands: Sequence[KeyedCommand]) -> list[Any]:
         results: list[Any] = [None] * len(commands)
         await self._deliver(commands, results, range(len(commands)))
@@ -82,8 +93,9 @@ class ClusterNodes:
         for i, result in enumerate(results):
             # The key is moving to another node: its present owner says where to ask for it.
             if isinstance(result, AskError) and not isinstance(result, MovedError):
-                client = self._client_of((result.host, result.port))
-                [_, results[i]] = await _pipeline(client, [("ASKING",), commands[i].words])
+                place = (result.host, result.port)
+                answers = await self._try(place, [("ASKING",), commands[i].words])
+                results[i] = answers if isinstance(answers, Exception) else answers[1]
         return results
 
     async def recover(self, error: BaseException | None) -> None:
@@ -110,8 +122,9 @@ class ClusterNodes:
         for i in numbers:
             owner = self._owners[key_slot(commands[i].key.encode())]
             if owner is None:
-                raise RedisError("no node of the cluster serves the key")
-            of_node[owner].append(i)
+                results[i] = RedisError("no node of the cluster serves the key")
+            else:
+                of_node[owner].append(i)
         async with asyncio.TaskGroup() as group:
             sending = [
                 (node, group.create_task(self._try(place, [commands[i].words for i in node])))
@@ -120,7 +133,7 @@ class ClusterNodes:
         for node, sent in sending:
             answers = sent.result()
             if isinstance(answers, Exception):
-                raise answers
+                answers = [answers] * len(node)
             for i, answer in zip(node, answers, strict=True):
                 results[i] = answer
 

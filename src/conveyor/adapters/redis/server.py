@@ -12,10 +12,19 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from conveyor.adapters.redis.address import RedisAddress
-from conveyor.adapters.redis.nodes import Argument, ClusterNodes, KeyedCommand, Nodes, SingleNode
+from conveyor.adapters.redis.nodes import (
+    Argument,
+    ClusterNodes,
+    KeyedCommand,
+    Nodes,
+    Place,
+    SingleNode,
+)
 from conveyor.adapters.redis.scripts import Script
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
@@ -24,6 +33,8 @@ DEADLINE = timedelta(seconds=2)  # of a call; of one connection or response with
 CONNECTIONS = 32  # calls at once; further ones wait
 RETRY_AFTER = timedelta(seconds=1)  # a failed call, by calls that can do without the server
 QUIET = timedelta(seconds=5)  # without a message, until a subscription is probed
+# Errors of a node that does not answer. With any other error it has answered.
+SILENT = (RedisConnectionError, RedisTimeoutError, OSError, TimeoutError)
 
 
 class Command(NamedTuple):
@@ -43,26 +54,39 @@ class RedisServer:
         nodes = ClusterNodes if address.cluster else SingleNode
         self._nodes: Nodes = nodes((address.host, address.port), self._connect)
         self._turns = asyncio.Semaphore(CONNECTIONS)
-        self._retry_at = 0.0
+        self._retry_at: dict[Place, float] = {}  # of nodes that did not answer
 
     async def close(self) -> None:
         with suppress(RedisError, OSError):
             await self._nodes.close()
 
-    async def run(self, commands: Sequence[Command], *, dispensable: bool = False) -> list[Any]:
+    async def run(
+        self, commands: Sequence[Command], *, dispensable: bool = False, optional: int = 0
+    ) -> list[Any]:
         """Run commands in one round trip to each node, and return their results.
 
-        The commands for a node run in their order. A dispensable call fails at once while the
-        server is known to be unavailable.
+        The commands for a node run in their order. A dispensable call fails at once while one of its
+        nodes is known to be unavailable. If one of the first `optional` commands fails, its error is
+        its result.
         """
+        places = [self._nodes.place(str(command.arguments[0])) for command in commands]
         if dispensable:
-            self._check_retry()
+            self._check_retry(places)
         try:
             async with self._reaching(self._deadline), self._turns:
-                return await self._run(commands)
-        except Unavailable as error:
-            await self._nodes.recover(error.__cause__)
-            raise
+                results = await self._run(commands)
+        except Unavailable as failure:
+            results = [failure.__cause__] * len(commands)
+        for place, result in zip(places, results, strict=True):
+            if isinstance(result, SILENT):
+                self._retry_at[place] = self._clock.monotonic() + RETRY_AFTER.total_seconds()
+            else:
+                self._retry_at.pop(place, None)
+        if error := _first_error(results):
+            await self._nodes.recover(error)
+        if error := _first_error(results[optional:]):
+            raise self._unavailable(error) from error
+        return results
 
     async def _run(self, commands: Sequence[Command]) -> list[Any]:
         results = await self._nodes.send([_by_digest(command) for command in commands])
@@ -72,9 +96,6 @@ class RedisServer:
             again = await self._nodes.send([_by_source(commands[i]) for i in unknown])
             for i, result in zip(unknown, again, strict=True):
                 results[i] = result
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
         return results
 
     async def subscribe(self, channels: Sequence[str]) -> AsyncGenerator[tuple[str, bytes], None]:
@@ -119,18 +140,20 @@ class RedisServer:
                 if task.cancelling() > cancelled:
                     raise asyncio.CancelledError
         except (RedisError, OSError, TimeoutError) as error:
-            self._retry_at = self._clock.monotonic() + RETRY_AFTER.total_seconds()
-            why = str(error) or f"no response within {self._deadline:g} s"
-            raise Unavailable(f"Redis at {self._address} does not answer: {why}") from error
-        self._retry_at = 0.0
+            raise self._unavailable(error) from error
 
-    def _check_retry(self) -> None:
+    def _unavailable(self, error: Exception) -> Unavailable:
+        why = str(error) or f"no response within {self._deadline:g} s"
+        return Unavailable(f"Redis at {self._address} does not answer: {why}")
+
+    def _check_retry(self, places: Sequence[Place]) -> None:
         now = self._clock.monotonic()
-        if now < self._retry_at:
+        silent = self._retry_at.keys() & set(places)
+        if any(now < self._retry_at[place] for place in silent):
             raise Unavailable(f"Redis at {self._address} did not answer a moment ago")
-        if self._retry_at:
+        for place in silent:
             # This call finds out whether it is back; the others need not wait for that.
-            self._retry_at = now + self._deadline
+            self._retry_at[place] = now + self._deadline
 
     def _connect(self, place: tuple[str, int]) -> "Redis":
         """Return a client, which never repeats a command by itself."""
@@ -149,6 +172,10 @@ class RedisServer:
             ssl=address.tls,
             ssl_ca_certs=address.ca,
         )
+
+
+def _first_error(results: Sequence[Any]) -> Exception | None:
+    return next((result for result in results if isinstance(result, Exception)), None)
 
 
 def _by_digest(command: Command) -> KeyedCommand:
