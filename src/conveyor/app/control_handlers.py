@@ -13,7 +13,7 @@ from conveyor.domain.control_queue import SlotLimits
 from conveyor.domain.export import EXPORT
 from conveyor.domain.ids import ExportId, RunId
 from conveyor.domain.job import PURGE
-from conveyor.steps.control import ControlWorker, Handler, WorkStatus
+from conveyor.steps.control import ControlWorker, Handler, SharedSlots, WorkStatus
 from conveyor.steps.export import ExportRuns
 from conveyor.steps.ingest import Ingest
 from conveyor.steps.purge import Purge
@@ -33,6 +33,7 @@ def build_control_worker(
     export: ExportRuns,
     *,
     wake_next: Callable[[], None],
+    shared_slots: SharedSlots | None = None,
 ) -> ControlWorker:
     """Build the worker of the control queue, with a handler for each kind of message."""
     handlers = {
@@ -40,7 +41,9 @@ def build_control_worker(
         PURGE: _purge_handler(purge),
         EXPORT: _export_handler(export),
     }
-    return ControlWorker(stores.control_queue, handlers, stores.clock, wake_next)
+    return ControlWorker(
+        stores.control_queue, handlers, stores.clock, wake_next, shared_slots=shared_slots
+    )
 
 
 def _ingest_handler(ingest: Ingest) -> Handler:

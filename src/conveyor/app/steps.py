@@ -31,7 +31,7 @@ from conveyor.settings import Settings
 from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.auth import Authenticate
 from conveyor.steps.complete import Complete
-from conveyor.steps.control import ControlWorker
+from conveyor.steps.control import ControlWorker, SharedSlots
 from conveyor.steps.delete import Delete
 from conveyor.steps.deliver.channels import (
     SendCallback,
@@ -191,7 +191,12 @@ def build_steps(
         purge=purge,
         export=export,
         control_worker=build_control_worker(
-            engines, shared.ingest, purge, export, wake_next=wakeups.control.wake_one
+            engines,
+            shared.ingest,
+            purge,
+            export,
+            wake_next=wakeups.control.wake_one,
+            shared_slots=_shared_slots(settings, engines),
         ),
         dispatcher=dispatcher,
         settle=settle,
@@ -393,6 +398,12 @@ def _dispatch(
         shared_as=engines.incarnation if engines.shares_coordination else "",
     )
     return settle, dispatcher
+
+
+def _shared_slots(settings: Settings, engines: Engines) -> SharedSlots | None:
+    if not engines.shares_coordination:
+        return None
+    return SharedSlots(engines.coordination, lease=settings.lease)
 
 
 def _deliver(

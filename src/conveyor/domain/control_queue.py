@@ -73,6 +73,11 @@ class ControlSlots:
             if group[0] in self._limits and count >= self._limits[group[0]].per_caller
         )
 
+    def per_caller(self, kind: str) -> int | None:
+        """How many slots of a kind one caller may occupy; None for a kind without slots."""
+        limits = self._limits.get(kind)
+        return limits.per_caller if limits else None
+
     def take(self, group: MessageGroup) -> None:
         self._taken[group] += 1
         self._served.pop(group, None)

@@ -2,21 +2,27 @@
 
 Work that takes longer than a turn is done in several turns. In between, the message goes back on the
 queue, behind those of other callers. That is no failure, and the number of deliveries starts again.
+
+Where processes share coordination, the slots of a caller are permits, so its bound holds over all of
+them. A message whose caller has no slot left goes back in the same way, and the process leaves the
+messages of that caller alone for a second.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
 import structlog
 
-from conveyor.domain.control_queue import ControlSlots, SlotLimits
+from conveyor.domain.control_queue import ControlSlots, MessageGroup, SlotLimits
 from conveyor.domain.retry import backoff
 from conveyor.errors import CallerFault, ConveyorError, Stale, Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import ControlQueue, ReceivedMessage
+from conveyor.ports.coordination import Coordination, PermitRequest
 from conveyor.steps.shared.work_limits import Turn
 
 LEASE = timedelta(seconds=60)
@@ -24,6 +30,8 @@ MOST_DELIVERIES = 10
 FIRST_DELAY = timedelta(seconds=1)
 LONGEST_DELAY = timedelta(minutes=5)
 UNAVAILABLE_SINCE = "unavailable_since"  # in a payload, next to what the handler put there
+
+FULL_FOR = 1.0  # seconds for which a caller without a free slot is left alone
 
 ONE_SLOT = SlotLimits(slots=1, per_caller=1)
 
@@ -61,6 +69,40 @@ class Handler:
     longest_outage: timedelta = timedelta()
 
 
+class SharedSlots:
+    """The slots of callers, over all processes that share coordination."""
+
+    def __init__(self, coordination: Coordination, *, lease: timedelta) -> None:
+        self._coordination = coordination
+        self._renewal = lease.total_seconds() / 3
+
+    @asynccontextmanager
+    async def held(self, group: MessageGroup, cap: int) -> AsyncIterator[bool]:
+        """Hold a slot of a group, if one is free. Without coordination no slot is refused."""
+        name = f"control:{group[0]}/{group[1]}"
+        try:
+            reserved = await self._coordination.reserve({name: PermitRequest(1, cap)})
+        except Unavailable:
+            yield True
+            return
+        if not (ids := reserved.get(name)):
+            yield False
+            return
+        renewing = asyncio.create_task(self._renew({name: ids}), name=f"slot {name}")
+        try:
+            yield True
+        finally:
+            renewing.cancel()
+            with suppress(Unavailable):  # without a renewal it lapses
+                await self._coordination.release({name: ids})
+
+    async def _renew(self, permits: Mapping[str, Sequence[str]]) -> None:
+        while True:
+            await asyncio.sleep(self._renewal)
+            with suppress(Unavailable):
+                await self._coordination.renew(permits)
+
+
 class ControlWorker:
     """Handles one message in each `step`; up to `slots.count` steps may run concurrently."""
 
@@ -70,6 +112,8 @@ class ControlWorker:
         handlers: Mapping[str, Handler],
         clock: Clock,
         wake_next: Callable[[], None] = lambda: None,  # a message was received: there may be more
+        *,
+        shared_slots: SharedSlots | None = None,
     ) -> None:
         self.control_queue = control_queue
         self.handlers = handlers
@@ -77,13 +121,15 @@ class ControlWorker:
         self._clock = clock
         self._wake_next = wake_next
         self._receiving = asyncio.Lock()
+        self._shared_slots = shared_slots
+        self._full_until: dict[MessageGroup, float] = {}  # groups without a free slot anywhere
 
     async def step(self) -> int:
         """Handle a message, if one is due whose caller has a free slot; return how many."""
         received = await self._receive()
         for message in received:
             try:
-                await self._process(message)
+                await self._process_if_free(message)
             except Stale:
                 log.warning("control.lease_lost", message_id=message.id, kind=message.kind)
             except Unavailable:
@@ -102,13 +148,33 @@ class ControlWorker:
                 1,
                 lease=LEASE,
                 kinds=self.slots.open_kinds(),
-                excluded=self.slots.full_groups(),
+                excluded=self.slots.full_groups() | self._full_elsewhere(),
                 served=self.slots.served,
             )
             for message in received:
                 self.slots.take(message.group)
                 self._wake_next()
             return received
+
+    def _full_elsewhere(self) -> frozenset[MessageGroup]:
+        now = self._clock.monotonic()
+        self._full_until = {
+            group: until for group, until in self._full_until.items() if until > now
+        }
+        return frozenset(self._full_until)
+
+    async def _process_if_free(self, message: ReceivedMessage) -> None:
+        cap = self.slots.per_caller(message.kind)
+        if self._shared_slots is None or cap is None:
+            await self._process(message)
+            return
+        async with self._shared_slots.held(message.group, cap) as is_held:
+            if is_held:
+                await self._process(message)
+                return
+        self._full_until[message.group] = self._clock.monotonic() + FULL_FOR
+        # Not `retry_later`: that would count towards the deliveries after which it is given up.
+        await self.control_queue.resend(message, message.payload)
 
     async def _process(self, message: ReceivedMessage) -> None:
         handler = self.handlers.get(message.kind)

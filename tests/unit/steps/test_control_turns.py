@@ -2,24 +2,29 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
 import pytest
 
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
+from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.domain.batch import INGEST
 from conveyor.domain.control_queue import ControlMessage, ControlSlots, SlotLimits
 from conveyor.domain.ids import CallerId
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.task_list.decompress import ListDecompressor
-from conveyor.steps.control import MOST_DELIVERIES, ControlWorker, Handler
+from conveyor.errors import Unavailable
+from conveyor.ports.coordination import PermitRequest
+from conveyor.steps.control import MOST_DELIVERIES, ControlWorker, Handler, SharedSlots
 from conveyor.steps.shared.work_limits import TURN, Turn
 from conveyor.testing.clock import FakeClock
 from tests.harness.file_inputs import packed, small_chunks, submitted_list, urls
 from tests.harness.memory_service import (
     CALLER,
+    LEASE,
+    SOON,
     STRANGER,
     House,
     a_call,
@@ -205,3 +210,81 @@ async def test_one_callers_messages_take_no_more_places_than_it_has() -> None:
 def _message(caller: str, nth: int) -> ControlMessage:
     payload = {"caller": caller}
     return ControlMessage(kind=INGEST, subject=str(nth), caller=CallerId(caller), payload=payload)
+
+
+# Several processes.
+
+
+async def test_a_caller_has_its_slots_over_all_processes_and_no_delivery_counts() -> None:
+    clock, under_way, most, gate = FakeClock(), Counter[str](), Counter[str](), asyncio.Event()
+    queue, coordination = MemoryControlQueue(clock), MemoryCoordination(clock)
+    handled: list[str] = []
+
+    async def handle(payload: Mapping[str, str], _: Turn) -> None:
+        caller = payload["caller"]
+        under_way[caller] += 1
+        most[caller] = max(most[caller], under_way[caller])
+        await gate.wait()
+        under_way[caller] -= 1
+        handled.append(payload["subject"])
+
+    async def give_up(payload: Mapping[str, str]) -> None:
+        raise AssertionError(payload)
+
+    handlers = {"a kind": Handler(handle, give_up, limits=LIMITS["a kind"])}
+    workers = [
+        ControlWorker(
+            queue, handlers, clock, shared_slots=SharedSlots(coordination, lease=LEASE)
+        )
+        for _ in range(3)
+    ]
+    for number in range(9):
+        caller = STRANGER if number == 8 else CALLER
+        payload = {"caller": caller, "subject": str(number)}
+        await queue.send(
+            ControlMessage(kind="a kind", subject=str(number), payload=payload, caller=caller)
+        )
+
+    async def work(worker: ControlWorker) -> None:
+        while len(handled) < 9:
+            await worker.step()
+            clock.advance(timedelta(milliseconds=5))
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
+        for worker in workers:
+            for _ in range(3):
+                group.create_task(work(worker))
+        await until(lambda: under_way == {CALLER: 2, STRANGER: 1})
+        for _ in range(200):  # messages go back many times meanwhile
+            await asyncio.sleep(0)
+        gate.set()
+
+    assert most == {CALLER: 2, STRANGER: 1}
+    assert sorted(handled) == [str(number) for number in range(9)]
+    assert not await queue.dead_letters(limit=9)
+    assert await coordination.held(f"control:a kind/{CALLER}") == 0
+
+
+async def test_without_coordination_each_process_bounds_a_caller_by_itself() -> None:
+    clock, handled = FakeClock(), list[str]()
+    queue = MemoryControlQueue(clock)
+
+    class Away(MemoryCoordination):
+        async def reserve(self, wants: Mapping[str, PermitRequest]) -> Mapping[str, Sequence[str]]:
+            raise Unavailable("away")
+
+    async def handle(payload: Mapping[str, str], _: Turn) -> None:
+        handled.append(payload["subject"])
+
+    async def give_up(payload: Mapping[str, str]) -> None:
+        raise AssertionError(payload)
+
+    handlers = {"a kind": Handler(handle, give_up)}
+    worker = ControlWorker(
+        queue, handlers, clock, shared_slots=SharedSlots(Away(clock), lease=LEASE)
+    )
+    await queue.send(ControlMessage(kind="a kind", subject="1", payload={"subject": "1"}))
+
+    assert await worker.step() == 1
+    assert handled == ["1"]
