@@ -8,6 +8,10 @@ import pytest
 from conveyor.adapters.http import robots_txt, spacing
 from conveyor.adapters.http.client.transport import Denied
 from conveyor.adapters.http.spacing import LONGEST_REST, MOST_HOSTS, PATIENCE, Spacing
+from conveyor.adapters.memory.coordination import MemoryCoordination
+from conveyor.adapters.system.clock import SystemClock
+from conveyor.domain.concurrency import Allowance
+from conveyor.errors import Unavailable
 from conveyor.ports.gateway import GatewayRefusal, Page
 from tests.gateway.site import Answer, Heard, fetched, page, said, site, to, visiting
 from tests.harness.gateways import refused
@@ -161,6 +165,35 @@ class TestPace:
         assert all(at - began >= number * 0.2 - 0.01 for number, at in enumerate(own))
         others = [one.at for one in here.heard if one.host != "a.example"]
         assert max(others) < own[-1]
+
+    async def test_processes_that_share_coordination_keep_the_pace_together(self) -> None:
+        began = asyncio.get_running_loop().time()
+        settings = {
+            "delay": timedelta(milliseconds=100),
+            "coordination": MemoryCoordination(SystemClock()),
+        }
+        async with (
+            site() as here,
+            visiting(here, **settings) as one,
+            visiting(here, **settings) as other,
+            asyncio.TaskGroup() as group,
+        ):
+            for number in range(4):
+                group.create_task(page(one, here.url(f"/{number}")))
+                group.create_task(page(other, here.url(f"/{number}")))
+        at = sorted(heard.at for heard in here.heard)
+        assert len(at) == 8
+        assert all(each - began >= number * 0.1 - 0.01 for number, each in enumerate(at))
+
+    async def test_without_coordination_each_process_keeps_the_pace_by_itself(self) -> None:
+        class Away(MemoryCoordination):
+            async def take(self, bucket: str, *, rate: float, burst: int) -> Allowance:
+                raise Unavailable("away")
+
+        settings = {"delay": timedelta(milliseconds=1), "coordination": Away(SystemClock())}
+        async with site() as here, visiting(here, **settings) as gateway:
+            for number in range(3):
+                assert await page(gateway, here.url(f"/{number}"))
 
     async def test_redirects_and_robots_keep_the_pace_as_well(self) -> None:
         def answer(heard: Heard) -> bytes:

@@ -223,6 +223,8 @@ async def open_engines(
         # Only now: opening the database has locked the folder, so no other process writes to it.
         _keep_private(settings.folder)
     keys = await open_keys(settings, metadata, clock, is_shared=shares_metadata(settings))
+    coordination = await _open(COORDINATION, opening, settings.coordination)
+    is_shared = COORDINATION[settings.coordination.partition(":")[0]].is_shared
     return Engines(
         clock=clock,
         ids=ids,
@@ -233,8 +235,10 @@ async def open_engines(
         control_queue=control_queue,
         blobs=await _open(BLOBS, opening, settings.blobs),
         bodies=await _open(BODIES, opening, settings.bodies),
-        coordination=await _open(COORDINATION, opening, settings.coordination),
-        gateway=await stack.enter_async_context(open_gateway(settings)),
+        coordination=coordination,
+        gateway=await stack.enter_async_context(
+            open_gateway(settings, coordination if is_shared else None)
+        ),
         step_functions=await stack.enter_async_context(open_step_functions(settings)),
         webhooks=await stack.enter_async_context(open_webhooks(settings)),
         encryption=keys.ring,
@@ -244,7 +248,7 @@ async def open_engines(
         due_times=tasks.due_times,
         dead_claims=tasks.dead_claims,
         task_shard_count=tasks.shards,
-        shares_coordination=COORDINATION[settings.coordination.partition(":")[0]].is_shared,
+        shares_coordination=is_shared,
     )
 
 
@@ -362,12 +366,17 @@ async def _disk_space(folder: Path) -> DiskSpace:
     return DiskSpace(*await disk_usage(folder), await file_sizes(parts))
 
 
-def open_gateway(settings: Settings) -> AbstractAsyncContextManager[Gateway]:
-    """Return the gateway that the settings choose, not entered yet."""
-    return GATEWAYS[settings.gateway_scheme](settings)
+def open_gateway(
+    settings: Settings, shared: Coordination | None = None
+) -> AbstractAsyncContextManager[Gateway]:
+    """Return the gateway that the settings choose, not entered yet.
+
+    `shared` is the coordination of processes that share its limits.
+    """
+    return GATEWAYS[settings.gateway_scheme](settings, shared)
 
 
-def _zenrows_gateway(settings: Settings) -> ZenrowsGateway:
+def _zenrows_gateway(settings: Settings, _shared: Coordination | None) -> ZenrowsGateway:
     return ZenrowsGateway(
         settings.gateway,
         deadline=settings.gateway_deadline,
@@ -387,7 +396,7 @@ def _transport(settings: Settings) -> TransportFactory:
     return AiohttpTransport
 
 
-def _direct_gateway(settings: Settings) -> DirectGateway:
+def _direct_gateway(settings: Settings, shared: Coordination | None) -> DirectGateway:
     opened = settings.direct_allow_private
     if opened:
         log.warning(
@@ -404,12 +413,15 @@ def _direct_gateway(settings: Settings) -> DirectGateway:
         agent=settings.direct_user_agent,
         heeds_robots=settings.direct_robots,
         delay=settings.direct_delay,
+        coordination=shared,
         transport=_transport(settings),
     )
 
 
 # URL scheme of the setting `gateway` -> adapter.
-GATEWAYS: Mapping[str, Callable[[Settings], AbstractAsyncContextManager[Gateway]]] = {
+GATEWAYS: Mapping[
+    str, Callable[[Settings, Coordination | None], AbstractAsyncContextManager[Gateway]]
+] = {
     "http": _zenrows_gateway,
     "https": _zenrows_gateway,
     "direct": _direct_gateway,

@@ -45,6 +45,7 @@ from conveyor.domain.public_address import Reach
 from conveyor.domain.robots import LARGEST as LARGEST_ROBOTS
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
+from conveyor.ports.coordination import Coordination
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 
 DEADLINE = timedelta(seconds=190)
@@ -66,7 +67,8 @@ class DirectGateway:
     """Open it before use: `async with DirectGateway(connections=200) as gateway`.
 
     It connects only to public addresses and to those in `reach`, whatever a URL, a name server or a
-    redirect says. It sends the gateway key nowhere.
+    redirect says. It sends the gateway key nowhere. With `coordination`, `delay` holds over all
+    processes that share it.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class DirectGateway:
         agent: str = "Conveyor",
         heeds_robots: bool = True,
         delay: timedelta = timedelta(),
+        coordination: Coordination | None = None,
         transport: TransportFactory = ConnectionPool,
         resolve: Resolve | None = None,
     ) -> None:
@@ -93,6 +96,7 @@ class DirectGateway:
         self._reach, self._ports = reach, frozenset(ports)
         self._agent, self._heeds_robots = agent, heeds_robots
         self._delay = delay.total_seconds()
+        self._coordination = coordination
         self._opens = transport
         self._system = SystemResolver()
         self._resolve = resolve or self._system
@@ -100,7 +104,7 @@ class DirectGateway:
     async def __aenter__(self) -> Self:
         lookup = CheckedResolver(self._reach, self._resolve)
         self._transport = self._opens(lookup, connections=self._connections, wanted=WANTED)
-        self._spacing = Spacing(self._delay)
+        self._spacing = Spacing(self._delay, self._coordination)
         self._reached: deque[Server] = deque(maxlen=MOST_REACHED)
         self._robots = Robots(self._agent, self._rules) if self._heeds_robots else None
         return self

@@ -3,6 +3,8 @@
 import asyncio
 
 from conveyor.adapters.http.client.transport import Denied
+from conveyor.errors import Unavailable
+from conveyor.ports.coordination import Coordination
 
 PATIENCE = 2.0  # seconds that a page waits for its turn; for a longer wait it is postponed
 LONGEST_TURN = 30.0  # the same after a first request, whose response a postponement loses
@@ -28,10 +30,14 @@ class Spacing:
     A page that waits here holds a place that pages of other hosts could use. So it waits up to
     `PATIENCE` and is postponed otherwise. Each postponed page gets the next free time of its host,
     so that they return one after the other.
+
+    With `coordination` the delay holds over all processes that share it. Each call then also takes a
+    token of its host, of which there is one for each delay.
     """
 
-    def __init__(self, delay: float) -> None:
+    def __init__(self, delay: float, coordination: Coordination | None = None) -> None:
         self._delay = delay
+        self._coordination = coordination
         self._loop = asyncio.get_running_loop()
         self._hosts: dict[str, Host] = {}
 
@@ -54,6 +60,24 @@ class Spacing:
         host.next_at = start + self._delay
         if start > now:
             await asyncio.sleep(start - now)
+        if self._coordination and self._delay:
+            await self._token(self._coordination, name, host)
+
+    async def _token(self, coordination: Coordination, name: str, host: Host) -> None:
+        """Wait for a token of a host. While coordination is unavailable none is needed."""
+        longest, waited = max(LONGEST_TURN, 2 * self._delay), 0.0
+        while True:
+            try:
+                allowance = await coordination.take(f"host:{name}", rate=1 / self._delay, burst=1)
+            except Unavailable:
+                return
+            if allowance.granted:
+                return
+            waited += allowance.next_in
+            host.next_at += allowance.next_in  # the pages that follow here wait as much longer
+            if waited > longest:
+                raise self._later(host, self._loop.time())
+            await asyncio.sleep(allowance.next_in)
 
     def hold(self, name: str, seconds: float) -> None:
         """Start no call to a host for a while."""
