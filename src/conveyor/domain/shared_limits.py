@@ -55,7 +55,7 @@ class KeyRefusal(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class KeyRecord(SharedRecord, frozen=True, kw_only=True):
+class GatewayKeyRecord(SharedRecord, frozen=True, kw_only=True):
     """What is known of a gateway key."""
 
     limit: float
@@ -86,7 +86,7 @@ def key_record(
     version: tuple[int, str],
     now: float,
     date: datetime,
-) -> KeyRecord:
+) -> GatewayKeyRecord:
     """Describe what a process knows of a key; `now` and `date` are the same moment."""
     refusal = None
     if refused:
@@ -96,7 +96,7 @@ def key_record(
             since=refused.since,
             refused_at=date - timedelta(seconds=now - refused.refused_at),
         )
-    return KeyRecord(
+    return GatewayKeyRecord(
         number=version[0],
         writer=version[1],
         at=date,
@@ -112,7 +112,7 @@ def key_record(
 
 
 def limiter_of(
-    record: KeyRecord | None, refused: RefusedGatewayKey | None, now: float, date: datetime
+    record: GatewayKeyRecord | None, refused: RefusedGatewayKey | None, now: float, date: datetime
 ) -> ConcurrencyLimiter:
     """Return the limiter of a key that a process checks but has no run of."""
     limiter = ConcurrencyLimiter(ceiling=CEILING)

@@ -233,9 +233,7 @@ async def test_a_caller_has_its_slots_over_all_processes_and_no_delivery_counts(
 
     handlers = {"a kind": Handler(handle, give_up, limits=LIMITS["a kind"])}
     workers = [
-        ControlWorker(
-            queue, handlers, clock, shared_slots=SharedSlots(coordination, lease=LEASE)
-        )
+        ControlWorker(queue, handlers, clock, shared_slots=SharedSlots(coordination, lease=LEASE))
         for _ in range(3)
     ]
     for number in range(9):

@@ -30,8 +30,8 @@ import structlog
 from conveyor.domain.breaker import RefusedGatewayKeys
 from conveyor.domain.concurrency import ConcurrencyLimiter
 from conveyor.domain.shared_limits import (
+    GatewayKeyRecord,
     GatewayRecord,
-    KeyRecord,
     SharedRecord,
     key_record,
     limiter_of,
@@ -55,7 +55,7 @@ MOST_KNOWN = 10_000  # records of keys that no run uses; the oldest are forgotte
 UNAVAILABLE_WAIT = 1.0  # seconds
 
 DECODERS: Mapping[type[SharedRecord], msgspec.json.Decoder[SharedRecord]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (KeyRecord, GatewayRecord)
+    kind: msgspec.json.Decoder(kind) for kind in (GatewayKeyRecord, GatewayRecord)
 }
 
 log = structlog.get_logger()
@@ -171,7 +171,7 @@ class SharedLimits:
     # Records.
 
     async def _adopt(self, name: str, value: bytes) -> None:
-        kind = GatewayRecord if name == GATEWAY else KeyRecord
+        kind = GatewayRecord if name == GATEWAY else GatewayKeyRecord
         try:
             record = DECODERS[kind].decode(value)
         except msgspec.DecodeError:  # of another version of the program
@@ -186,7 +186,7 @@ class SharedLimits:
         if isinstance(record, GatewayRecord):
             if known is None or record.version > known.version:
                 self._adopt_gateway(record)
-        elif isinstance(record, KeyRecord):
+        elif isinstance(record, GatewayKeyRecord):
             is_new = known is None or record.version > known.version
             await self._adopt_key(_digest(name), record, is_new=is_new)
 
@@ -195,7 +195,7 @@ class SharedLimits:
         self.lessons.discard(GATEWAY)
         self.on_change()
 
-    async def _adopt_key(self, digest: str, record: KeyRecord, *, is_new: bool) -> None:
+    async def _adopt_key(self, digest: str, record: GatewayKeyRecord, *, is_new: bool) -> None:
         now, date = self.clock.monotonic(), self.clock.now()
         state = self.key_states().get(digest)
         if not is_new:
@@ -272,14 +272,14 @@ class SharedLimits:
         digest, state = _digest(name), self._state(name)
         if state:
             return self._key_record(state.limiter, digest, version)
-        assert known is None or isinstance(known, KeyRecord)
+        assert known is None or isinstance(known, GatewayKeyRecord)
         now, date = self.clock.monotonic(), self.clock.now()
         limiter = limiter_of(known, self.refused_keys.get(digest), now, date)
         return self._key_record(limiter, digest, version)
 
     def _key_record(
         self, limiter: ConcurrencyLimiter, digest: str, version: tuple[int, str]
-    ) -> KeyRecord:
+    ) -> GatewayKeyRecord:
         return key_record(
             limiter,
             self.refused_keys.get(digest),
@@ -293,7 +293,7 @@ class SharedLimits:
 
     def _keep(self, name: str, record: SharedRecord) -> None:
         self.records[name] = record
-        if isinstance(record, KeyRecord) and (state := self._state(name)) and state.permits:
+        if isinstance(record, GatewayKeyRecord) and (state := self._state(name)) and state.permits:
             state.permits.limit_shared = record.limit
         self.written_at[name] = self.clock.monotonic()
         if len(self.records) > MOST_KNOWN:
