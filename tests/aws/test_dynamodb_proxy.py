@@ -27,7 +27,7 @@ from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.dynamodb.engine import Knobs
-from conveyor.testing.dynamodb.proxy import FaultProxy, Faults, fault_proxy
+from conveyor.testing.dynamodb.proxy import FaultProxy, ProxyFaults, fault_proxy
 from conveyor.testing.dynamodb.server import DynamoDbServer, dynamodb_server
 from tests.emulators import Emulator
 from tests.harness.aws_server import client_of
@@ -53,7 +53,7 @@ class Disturbed:
     fake: DynamoDbServer
 
     @property
-    def faults(self) -> Faults:
+    def faults(self) -> ProxyFaults:
         return self.proxy.faults
 
     async def item(self, sk: str) -> dict[str, Any] | None:

@@ -1,19 +1,14 @@
-"""The composition of the steps: every step of the service, built over the opened engines.
-
-Most steps take the same few ports. The `TypedDict`s below name these groups, and a step takes one
-with `**`. mypy knows the keys of a `TypedDict`, so it still reports an argument that is missing,
-unknown or of the wrong type.
-"""
+"""The composition of the steps: every step of the service, built over the opened engines."""
 
 from dataclasses import dataclass
 from datetime import timedelta
 from random import SystemRandom
-from typing import TypedDict
 
 from conveyor.adapters.crypto.key_ring import new_signing_secret
 from conveyor.api import render
 from conveyor.app.control_handlers import build_control_worker
 from conveyor.app.engines import Engines, Stores
+from conveyor.app.port_groups import RowPorts, base_ports, row_ports, task_row_ports
 from conveyor.app.wakeups import Wakeups, build_notifier, wake_by
 from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.ids import CallerId
@@ -22,11 +17,7 @@ from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.submission import Limits
 from conveyor.domain.webhook import NewWebhook, Webhook
 from conveyor.ports.blobs import Blobs
-from conveyor.ports.clock import Clock, Ids
 from conveyor.ports.control_queue import ControlQueue
-from conveyor.ports.metadata import Metadata
-from conveyor.ports.tasks import Tasks
-from conveyor.ports.work import Work
 from conveyor.settings import Settings
 from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.auth import Authenticate
@@ -102,25 +93,7 @@ class Steps:
     sweep: Sweeper
 
 
-class _Base(TypedDict):
-    metadata: Metadata
-    clock: Clock
-
-
-class _Rows(_Base):
-    """For steps that create rows."""
-
-    ids: Ids
-
-
-class _TaskRows(_Rows):
-    """For steps that create or settle tasks."""
-
-    tasks: Tasks
-    work: Work
-
-
-class _TaskCall(_Rows):
+class _TaskCall(RowPorts):
     """For calls that bring tasks."""
 
     notifier: Notifier
@@ -143,23 +116,11 @@ class _Shared:
     ingest: Ingest
 
 
-def _base(stores: Stores) -> _Base:
-    return {"metadata": stores.metadata, "clock": stores.clock}
-
-
-def _rows(stores: Stores) -> _Rows:
-    return {**_base(stores), "ids": stores.ids}
-
-
-def _task_rows(stores: Stores) -> _TaskRows:
-    return {**_rows(stores), "tasks": stores.tasks, "work": stores.work}
-
-
 def build_steps(
     settings: Settings, engines: Engines, metrics: Metrics, sizes: Sizes = DEFAULT_SIZES
 ) -> Steps:
     """Build the steps."""
-    base, rows, encryption = _base(engines), _rows(engines), engines.encryption
+    base, rows, encryption = base_ports(engines), row_ports(engines), engines.encryption
     notifier = build_notifier(engines)
     sender = WebhookSender(**base, webhooks=engines.webhooks, encryption=encryption)
     deliver = _deliver(settings, engines, metrics, sender)
@@ -190,14 +151,7 @@ def build_steps(
         ingest=shared.ingest,
         purge=purge,
         export=export,
-        control_worker=build_control_worker(
-            engines,
-            shared.ingest,
-            purge,
-            export,
-            wake_next=wakeups.control.wake_one,
-            shared_slots=_shared_slots(settings, engines),
-        ),
+        control_worker=_control_worker(shared, purge, export, wakeups),
         dispatcher=dispatcher,
         settle=settle,
         complete=complete,
@@ -219,7 +173,7 @@ def _shared(
         notifier=complete.notifier,
         dispatcher=dispatcher,
         ingest=Ingest(
-            **_task_rows(engines),
+            **task_row_ports(engines),
             notifier=complete.notifier,
             check_completion=complete.check_completion,
             blobs=engines.blobs,
@@ -243,7 +197,7 @@ def _shared(
 
 def _file_inputs(shared: _Shared) -> FileInputs:
     return FileInputs(
-        **_rows(shared.engines),
+        **row_ports(shared.engines),
         blobs=shared.engines.blobs,
         most_bytes=shared.settings.list_bytes,
         check_quota=shared.quotas.check_quota,
@@ -258,7 +212,7 @@ def _job_calls(
         return await webhooks.check_webhook(caller, asked.url, signature=bool(asked.signature))
 
     engines, sizes = shared.engines, shared.ingest.sizes
-    rows, work, encryption = _rows(engines), engines.work, engines.encryption
+    rows, work, encryption = row_ports(engines), engines.work, engines.encryption
     check, slices = shared.ingest.check_completion, LoopSlices(clock=engines.clock)
     keys, call = _gateway_key_check(shared), _task_call(shared)
     submit = SubmitJob(
@@ -298,11 +252,11 @@ def _job_calls(
 def _task_call(shared: _Shared) -> _TaskCall:
     engines = shared.engines
     return {
-        **_rows(engines),
+        **row_ports(engines),
         "notifier": shared.notifier,
         "blobs": engines.blobs,
         "control_queue": engines.control_queue,
-        "idempotency": Idempotency(**_base(engines)),
+        "idempotency": Idempotency(**base_ports(engines)),
         "limits": shared.settings.limits,
         "check_quota": shared.quotas.check_quota,
     }
@@ -323,13 +277,13 @@ def _gateway_key_check(shared: _Shared) -> GatewayKeyCheck:
 
 def _rotate_signing_keys(engines: Engines) -> RotateSigningKeys:
     return RotateSigningKeys(
-        **_rows(engines), encryption=engines.encryption, secret=new_signing_secret
+        **row_ports(engines), encryption=engines.encryption, secret=new_signing_secret
     )
 
 
 def _read(engines: Engines, dispatcher: Dispatcher, metrics: Metrics) -> Read:
     return Read(
-        **_base(engines),
+        **base_ports(engines),
         tasks=engines.tasks,
         bodies=engines.bodies,
         blobs=engines.blobs,
@@ -341,7 +295,7 @@ def _read(engines: Engines, dispatcher: Dispatcher, metrics: Metrics) -> Read:
 
 def _progress(shared: _Shared, metrics: Metrics, authenticate: Authenticate) -> ProgressFeed:
     progress = ProgressFeed(
-        **_base(shared.engines),
+        **base_ports(shared.engines),
         tasks=shared.engines.tasks,
         render=render.event_shown,
         count=metrics.watch_reads.inc,
@@ -358,7 +312,7 @@ def _progress(shared: _Shared, metrics: Metrics, authenticate: Authenticate) -> 
 
 def _fire(stores: Stores, metrics: Metrics, notifier: Notifier) -> FireSchedules:
     return FireSchedules(
-        **_rows(stores),
+        **row_ports(stores),
         notifier=notifier,
         control_queue=stores.control_queue,
         count=lambda fired: metrics.fires.labels(fired).inc(),
@@ -369,7 +323,7 @@ def _dispatch(
     settings: Settings, engines: Engines, complete: Complete
 ) -> tuple[Settle, Dispatcher]:
     settle = Settle(
-        **_task_rows(engines),
+        **task_row_ports(engines),
         bodies=engines.bodies,
         check_completion=complete.check_completion,
         notifier=complete.notifier,
@@ -377,7 +331,7 @@ def _dispatch(
         same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108
     )
     dispatcher = Dispatcher(
-        **_base(engines),
+        **base_ports(engines),
         work=engines.work,
         coordination=engines.coordination,
         encryption=engines.encryption,
@@ -400,17 +354,26 @@ def _dispatch(
     return settle, dispatcher
 
 
-def _shared_slots(settings: Settings, engines: Engines) -> SharedSlots | None:
-    if not engines.shares_coordination:
-        return None
-    return SharedSlots(engines.coordination, lease=settings.lease)
+def _control_worker(
+    shared: _Shared, purge: Purge, export: ExportRuns, wakeups: Wakeups
+) -> ControlWorker:
+    engines = shared.engines
+    slots = SharedSlots(engines.coordination, lease=shared.settings.lease)
+    return build_control_worker(
+        engines,
+        shared.ingest,
+        purge,
+        export,
+        wake_next=wakeups.control.wake_one,
+        shared_slots=slots if engines.shares_coordination else None,
+    )
 
 
 def _deliver(
     settings: Settings, engines: Engines, metrics: Metrics, sender: WebhookSender
 ) -> OutboxSender:
     """Build the sender of the outbox; each channel has its own queue."""
-    base, chance = _base(engines), SystemRandom().random
+    base, chance = base_ports(engines), SystemRandom().random
     webhooks = DeliveryQueue(chance=chance)
     metrics.delivering.set_function(lambda: webhooks.in_flight)
     metrics.in_line.set_function(lambda: webhooks.waiting)
@@ -426,7 +389,7 @@ def _deliver(
 
 
 def _step_functions_sender(engines: Engines, name: Channel) -> ChannelSender[SendCallback]:
-    base = _base(engines)
+    base = base_ports(engines)
     channel = StepFunctionsChannel(
         **base, encryption=engines.encryption, step_functions=engines.step_functions, name=name
     )
@@ -435,7 +398,7 @@ def _step_functions_sender(engines: Engines, name: Channel) -> ChannelSender[Sen
 
 def _queued_steps(shared: _Shared) -> tuple[Purge, ExportRuns]:
     """Build the other steps that the control worker calls."""
-    engines, base, rows = shared.engines, _base(shared.engines), _rows(shared.engines)
+    engines, base, rows = shared.engines, base_ports(shared.engines), row_ports(shared.engines)
     tasks, bodies, blobs = engines.tasks, engines.bodies, engines.blobs
     cap = shared.settings.export_bytes
     zip_export = ZipExport(tasks=tasks, bodies=bodies, blobs=blobs, clock=engines.clock, cap=cap)
@@ -470,7 +433,7 @@ def _sweep(shared: _Shared, complete: Complete, metrics: Metrics, delete: Delete
 
 
 def build_complete(stores: Stores, notifier: Notifier) -> Complete:
-    return Complete(**_task_rows(stores), notifier=notifier)
+    return Complete(**task_row_ports(stores), notifier=notifier)
 
 
 def build_sweep(
@@ -483,7 +446,7 @@ def build_sweep(
     delete_run: DeleteRun,
     permit: SweeperPermit | None = None,
 ) -> Sweeper:
-    base, tasks, bodies, blobs = _base(stores), stores.tasks, stores.bodies, stores.blobs
+    base, tasks, bodies, blobs = base_ports(stores), stores.tasks, stores.bodies, stores.blobs
     stalled = StalledWork(
         **base,
         control_queue=stores.control_queue,

@@ -1,7 +1,7 @@
 """Headers of a request by AWS Signature Version 4, for services with a JSON protocol.
 
 With botocore's signer the signatures are half of the CPU that the calls of a task take (decision
-0056). Tests compare the headers with botocore's, byte for byte.
+0054). Tests compare the headers with botocore's, byte for byte.
 """
 
 import hashlib

@@ -19,7 +19,7 @@ READS = {"GetItem", "BatchGetItem", "TransactGetItems", "Query"}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BatchEntry:
     """One part of a request: all of it, or an element of its batch or transaction."""
 
     content: Any
@@ -27,27 +27,29 @@ class Entry:
     partition: object = None  # None: not known
 
 
-def entries_of(engine: DynamoDbEngine, operation: str, request: Request) -> Sequence[Entry]:
+def entries_of(engine: DynamoDbEngine, operation: str, request: Request) -> Sequence[BatchEntry]:
     """The entries, in the order of the request. `engine` knows the keys of the tables."""
     kind: Kind = "read" if operation in READS else "write"
     match operation:
         case "PutItem" | "UpdateItem" | "DeleteItem" | "GetItem":
-            return [Entry(request, kind, _partition(engine, request))]
+            return [BatchEntry(request, kind, _partition(engine, request))]
         case "BatchWriteItem" | "BatchGetItem":
             return [
-                Entry((table, one), kind, _partition(engine, {"TableName": table, **_keyed(one)}))
+                BatchEntry(
+                    (table, one), kind, _partition(engine, {"TableName": table, **_keyed(one)})
+                )
                 for table, wanted in request["RequestItems"].items()
                 for one in (wanted if operation == "BatchWriteItem" else wanted["Keys"])
             ]
         case "TransactWriteItems" | "TransactGetItems":
             actions = [action for one in request["TransactItems"] for action in one.values()]
-            return [Entry(action, kind, _partition(engine, action)) for action in actions]
+            return [BatchEntry(action, kind, _partition(engine, action)) for action in actions]
         case "BatchExecuteStatement":
             return [_statement(engine, one) for one in request["Statements"]]
         case "ExecuteStatement":
             return [_statement(engine, request)]
         case "Query":
-            return [Entry(request, kind, _guarded(lambda: _queried(engine, request)))]
+            return [BatchEntry(request, kind, _guarded(lambda: _queried(engine, request)))]
         case _:
             return []
 
@@ -129,11 +131,11 @@ def _queried(engine: DynamoDbEngine, request: Request) -> object:
     return table.schema.name, index, key_range(table, table.keys_of(index), condition).partition
 
 
-def _statement(engine: DynamoDbEngine, request: Request) -> Entry:
+def _statement(engine: DynamoDbEngine, request: Request) -> BatchEntry:
     try:
         parsed = parse_statement(request["Statement"], request.get("Parameters"))
     except Refusal:
-        return Entry(request, "write")
+        return BatchEntry(request, "write")
 
     def found() -> object:
         table = engine.table(parsed.table)
@@ -144,7 +146,7 @@ def _statement(engine: DynamoDbEngine, request: Request) -> Entry:
         )
 
     kind: Kind = "read" if isinstance(parsed, SelectStatement) else "write"
-    return Entry(request, kind, _guarded(found))
+    return BatchEntry(request, kind, _guarded(found))
 
 
 def _guarded(find: Callable[[], object]) -> object:

@@ -38,7 +38,13 @@ from conveyor.adapters.aws.signing import RequestSigner
 from conveyor.adapters.shared.aws_credentials import usual_credentials
 from conveyor.adapters.system.clock import SystemClock
 from conveyor.ports.clock import Clock
-from conveyor.testing.dynamodb.batches import Entry, entries_of, tables_of, unprocessed, without
+from conveyor.testing.dynamodb.batches import (
+    BatchEntry,
+    entries_of,
+    tables_of,
+    unprocessed,
+    without,
+)
 from conveyor.testing.dynamodb.capacity import Units
 from conveyor.testing.dynamodb.engine import DynamoDbEngine, Knobs
 from conveyor.testing.dynamodb.partitions import PartitionLimits
@@ -56,7 +62,7 @@ ENTRY_ERRORS = (
 
 
 @dataclass(slots=True)
-class Faults:
+class ProxyFaults:
     """Shares are of requests, or of the entries of batches; 0 is never, 1 is always."""
 
     seed: int = 0
@@ -127,7 +133,7 @@ class Upstream:
 class FaultProxy:
     upstream: Upstream
     clock: Clock
-    faults: Faults
+    faults: ProxyFaults
     made: Counter[str] = field(default_factory=Counter)  # faults, by kind
     disagreements: int = 0  # answers that the copy of the tables did not expect
     url: str = ""
@@ -197,7 +203,7 @@ class FaultProxy:
         self,
         operation: str,
         request: dict[str, Any],
-        entries: Sequence[Entry],
+        entries: Sequence[BatchEntry],
         left_out: Mapping[int, str],
     ) -> dict[str, Any]:
         # A statement with this error is carried out, and only its answer is lost.
@@ -237,14 +243,14 @@ class FaultProxy:
             return here
         return there
 
-    # Faults.
+    # ProxyFaults.
 
     def _chance(self, name: str) -> bool:
         happens: bool = self._random.random() < getattr(self.faults, name)
         self.made[name] += happens
         return happens
 
-    def _left_out(self, operation: str, entries: Sequence[Entry]) -> dict[int, str]:
+    def _left_out(self, operation: str, entries: Sequence[BatchEntry]) -> dict[int, str]:
         """Entries of a batch that are not done, or not said to be, and with which code."""
         if operation not in BATCHES:
             return {}
@@ -258,7 +264,7 @@ class FaultProxy:
         return left_out
 
     def _refuse(
-        self, operation: str, entries: Sequence[Entry], left_out: Mapping[int, str]
+        self, operation: str, entries: Sequence[BatchEntry], left_out: Mapping[int, str]
     ) -> None:
         """Refuse the request as a whole, if it is its turn."""
         if self._chance("throttled"):
@@ -279,7 +285,7 @@ class FaultProxy:
         elif operation in SINGLE_WRITES and self._chance("conflicts"):
             raise conflict()
 
-    def _exhausted(self, entries: Sequence[Entry]) -> list[int]:
+    def _exhausted(self, entries: Sequence[BatchEntry]) -> list[int]:
         self._limits.write, self._limits.read = (
             self.faults.writes_per_second,
             self.faults.reads_per_second,
@@ -294,7 +300,7 @@ class FaultProxy:
         self.made["throttled by partition"] += len(found)
         return found
 
-    def _charge(self, entries: Sequence[Entry]) -> None:
+    def _charge(self, entries: Sequence[BatchEntry]) -> None:
         units: Units = self._copy.charged
         known = [entry for entry in entries if entry.partition is not None]
         for entry in known:
@@ -353,14 +359,14 @@ async def fault_proxy(
     *,
     keys: RefreshedKeys,
     clock: Clock,
-    faults: Faults | None = None,
+    faults: ProxyFaults | None = None,
     region: str = "eu-west-1",
     port: int = 0,
 ) -> AsyncIterator[FaultProxy]:
     """Serve a proxy on loopback. `upstream` is a URL, or empty for AWS."""
     async with aiohttp.ClientSession() as session:
         sender = Upstream(session, url=upstream, region=region, keys=keys, clock=clock)
-        proxy = FaultProxy(sender, clock, faults or Faults())
+        proxy = FaultProxy(sender, clock, faults or ProxyFaults())
         counts = web.get("/counts", proxy.show_counts)
         async with serving(proxy.serve, port=port, more=(counts,)) as url:
             proxy.url = url
@@ -375,15 +381,15 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--upstream", default="", help="URL; without it, AWS")
     parser.add_argument("--region", default=os.environ.get("AWS_REGION") or "eu-west-1")
     parser.add_argument("--port", type=int, default=0)
-    for fault in fields(Faults):
+    for fault in fields(ProxyFaults):
         flag = f"--{fault.name.replace('_', '-')}"
         parser.add_argument(flag, type=int if fault.name == "seed" else float)
     return parser.parse_args()
 
 
-def _faults(given: argparse.Namespace) -> Faults:
-    faults = Faults()
-    for fault in fields(Faults):
+def _faults(given: argparse.Namespace) -> ProxyFaults:
+    faults = ProxyFaults()
+    for fault in fields(ProxyFaults):
         if (value := getattr(given, fault.name)) is not None:
             is_time = isinstance(getattr(faults, fault.name), timedelta)
             setattr(faults, fault.name, timedelta(seconds=value) if is_time else value)
