@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from conveyor.domain.breaker import HealthSignal
+from conveyor.domain.breaker import HealthSignal, gateway_key_digest
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.task import AttemptFailed, Task
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.dispatch.permits import PROBE, key_permit_name
 from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched
 from tests.harness.dispatchers import a_dispatcher, quick, running
-from tests.harness.memory_service import House, a_house, until
+from tests.harness.memory_service import KEY, House, a_house, until
 from tests.harness.valkey import Valkey, a_prefix, coordination_at
 
 LIMIT = 4
@@ -77,8 +77,7 @@ async def test_two_processes_together_keep_the_limit_of_a_key(valkey: Valkey) ->
                     await asyncio.sleep(0.01)
         assert 0 < gateway.most_since_known <= LIMIT
         [coordination, _] = [one.permits.coordination for one in dispatchers]
-        [digest] = dispatchers[0].discovery.key_states
-        assert await coordination.held(key_permit_name(digest)) == 0
+        assert await coordination.held(key_permit_name(gateway_key_digest(KEY))) == 0
 
 
 def _limits(dispatcher: Dispatcher) -> float:

@@ -7,7 +7,7 @@ consistent before the message becomes a dead letter.
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from conveyor.app.engines import Stores
+from conveyor.app.engines import Engines
 from conveyor.domain.batch import INGEST, ingest_payload
 from conveyor.domain.control_queue import SlotLimits
 from conveyor.domain.export import EXPORT
@@ -27,22 +27,23 @@ LONGEST_OUTAGE = timedelta(days=1)  # a run must not lose its list because S3 is
 
 
 def build_control_worker(
-    stores: Stores,
-    ingest: Ingest,
-    purge: Purge,
-    export: ExportRuns,
-    *,
+    engines: Engines,
+    steps: tuple[Ingest, Purge, ExportRuns],
     wake_next: Callable[[], None],
-    shared_slots: SharedSlots | None = None,
+    permit_lease: timedelta,
 ) -> ControlWorker:
     """Build the worker of the control queue, with a handler for each kind of message."""
+    ingest, purge, export = steps
     handlers = {
         INGEST: _ingest_handler(ingest),
         PURGE: _purge_handler(purge),
         EXPORT: _export_handler(export),
     }
+    shared_slots = None
+    if engines.shares_coordination:
+        shared_slots = SharedSlots(engines.coordination, lease=permit_lease)
     return ControlWorker(
-        stores.control_queue, handlers, stores.clock, wake_next, shared_slots=shared_slots
+        engines.control_queue, handlers, engines.clock, wake_next, shared_slots=shared_slots
     )
 
 

@@ -22,7 +22,7 @@ from conveyor.settings import Settings
 from conveyor.steps.add_tasks import AddTasks
 from conveyor.steps.auth import Authenticate
 from conveyor.steps.complete import Complete
-from conveyor.steps.control import ControlWorker, SharedSlots
+from conveyor.steps.control import ControlWorker
 from conveyor.steps.delete import Delete
 from conveyor.steps.deliver.channels import (
     SendCallback,
@@ -151,7 +151,9 @@ def build_steps(
         ingest=shared.ingest,
         purge=purge,
         export=export,
-        control_worker=_control_worker(shared, purge, export, wakeups),
+        control_worker=build_control_worker(
+            engines, (shared.ingest, purge, export), wakeups.control.wake_one, settings.lease
+        ),
         dispatcher=dispatcher,
         settle=settle,
         complete=complete,
@@ -352,21 +354,6 @@ def _dispatch(
         shared_as=engines.incarnation if engines.shares_coordination else "",
     )
     return settle, dispatcher
-
-
-def _control_worker(
-    shared: _Shared, purge: Purge, export: ExportRuns, wakeups: Wakeups
-) -> ControlWorker:
-    engines = shared.engines
-    slots = SharedSlots(engines.coordination, lease=shared.settings.lease)
-    return build_control_worker(
-        engines,
-        shared.ingest,
-        purge,
-        export,
-        wake_next=wakeups.control.wake_one,
-        shared_slots=slots if engines.shares_coordination else None,
-    )
 
 
 def _deliver(

@@ -216,6 +216,7 @@ class ActiveRun:
     permits_wait_until: float = 0.0  # a few permits wait for more
     idle_until: float = 0.0  # nothing was due
     idle: float = 0.0  # seconds of the last rest; doubles
+    lacks_permits: bool = False  # it rests because other processes have all permits
     is_gone: bool = False  # no longer live: nothing new starts
     probed_at: float = 0.0  # when a task of it was last a probe of the gateway
 
@@ -361,6 +362,8 @@ class ActiveRun:
             of_key.idle.append(entry.key_permit)
             of_key.idle_of_jobs += 1
             entry.key_permit = None
+            if self.lacks_permits:
+                self.lacks_permits, self.idle_until, self.idle = False, 0.0, 0.0
         self.idle_permits.append(entry.permit)
         entry.permit = None
         return True

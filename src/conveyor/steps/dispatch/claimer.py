@@ -145,7 +145,9 @@ class Claimer:
             prefetch = grants[run].prefetch
             if not have and (not prefetch or self.health.is_open):
                 self.discovery.rest([run])
+                run.lacks_permits = True
                 continue
+            run.lacks_permits = False
             # The run may have been paused, or its idle permits used, while permits were reserved.
             startable = min(have, len(run.prefetch.tasks), run.startable) if run.is_open else 0
             for _ in range(startable):

@@ -41,6 +41,7 @@ class KeyPermits:
     # The limit was lowered, and more calls than that may be under way: a call begins only with a
     # permit that was reserved since.
     must_reserve: bool = False
+    full_until: float = 0.0  # none was left lately: until then only idle ones are used
     limit_shared: float = FIRST_LIMIT  # the limit that other processes know
 
     @property

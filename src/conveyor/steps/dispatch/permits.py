@@ -25,6 +25,7 @@ from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight
 from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
 
 PROBE = "gateway-probe"
+FULL_FOR = 0.25  # seconds for which a key without a permit is not asked for more
 
 HostPermits = dict[tuple[ActiveRun, str], list[str]]  # of the hosts of runs
 
@@ -64,9 +65,12 @@ class Permits:
             await self.release_idle(grants)
         elif cut := [run for run in grants if run.idle_permits and _must_reserve(run)]:
             await self.release_idle(cut)  # they would keep new ones from being granted
-        have = {run: min(run.free_permits(calls), calls) for run, (calls, _) in grants.items()}
-        free = _free_key_permits(grants)
-        wants = _wants(grants, have, free)
+        now, free = self.clock.monotonic(), _free_key_permits(grants)
+        allowed = _allowed(grants, free, now)
+        have = {
+            run: min(run.free_permits(grants[run].calls), calls) for run, calls in allowed.items()
+        }
+        wants = _wants(allowed, have, free)
         if not wants and self.is_unavailable:
             raise Unavailable("coordination did not answer the last call: nothing is prefetched")
         reserved: Mapping[str, Sequence[str]] = {}
@@ -74,11 +78,16 @@ class Permits:
             with self._noticing():
                 reserved = await self.coordination.reserve(wants)
         left = {name: list(ids) for name, ids in reserved.items()}
-        for run, (calls, _) in grants.items():
+        for run, calls in allowed.items():
             of_job, missing = left.get(permit_name(run.job.id), []), calls - have[run]
             ids, of_job[:missing] = of_job[:missing], []
             run.add_permits(ids)
             have[run] += len(ids)
+        for key in free:
+            name = key_permit_name(key.digest)
+            if name in wants and len(reserved.get(name, ())) < wants[name].want:
+                assert key.permits is not None
+                key.permits.full_until = now + FULL_FOR
         if free:
             await self._match(grants, have, free, reserved)
         return have
@@ -238,8 +247,26 @@ def _must_reserve(run: ActiveRun) -> bool:
     return of_key is not None and of_key.must_reserve
 
 
+def _allowed(
+    grants: Mapping[ActiveRun, ClaimGrant], free: Mapping[GatewayKeyState, int], now: float
+) -> dict[ActiveRun, int]:
+    """The calls to reserve permits for: of a key that had none left, those with idle permits.
+
+    Otherwise each call that ends would ask for all permits that other processes hold.
+    """
+    left, allowed = dict(free), dict[ActiveRun, int]()
+    for run, (calls, _) in grants.items():
+        of_key = run.key_state.permits
+        if of_key is not None and now < of_key.full_until:
+            allowed[run] = min(calls, left[run.key_state])
+            left[run.key_state] -= allowed[run]
+        else:
+            allowed[run] = calls
+    return allowed
+
+
 def _wants(
-    grants: Mapping[ActiveRun, ClaimGrant],
+    allowed: Mapping[ActiveRun, int],
     have: Mapping[ActiveRun, int],
     free: Mapping[GatewayKeyState, int],
 ) -> dict[str, PermitRequest]:
@@ -251,12 +278,12 @@ def _wants(
         if count > 0:
             wants[name] = PermitRequest(asked + count, cap)
 
-    calls: Counter[GatewayKeyState] = Counter()
-    for run, grant in grants.items():
-        want(permit_name(run.job.id), grant.calls - have[run], run.job.max_inflight)
-        calls[run.key_state] += grant.calls
+    of_key: Counter[GatewayKeyState] = Counter()
+    for run, calls in allowed.items():
+        want(permit_name(run.job.id), calls - have[run], run.job.max_inflight)
+        of_key[run.key_state] += calls
     for key, count in free.items():
-        want(key_permit_name(key.digest), calls[key] - count, key.limiter.cap)
+        want(key_permit_name(key.digest), of_key[key] - count, key.limiter.cap)
     return wants
 
 

@@ -220,6 +220,8 @@ class SharedLimits:
 
     def _wake_runs(self, state: GatewayKeyState) -> None:
         """Let runs of a key that rested without a permit look for one at once."""
+        if state.permits is not None:
+            state.permits.full_until = 0.0
         for run in self.permits.runs.values():
             if run.key_state is state:
                 run.idle_until = run.idle = 0.0
