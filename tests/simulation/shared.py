@@ -25,6 +25,7 @@ from conveyor.errors import Unavailable
 from conveyor.settings import Settings
 from conveyor.testing.shared.faults import NONE, ROUGH, FaultInjector, Faults
 from conveyor.testing.shared.store import SharedPorts, SharedStore, SkewedClock
+from tests.harness.cluster import ROOT_KEY
 from tests.simulation.book import KnownJob
 from tests.simulation.callers import UNAVAILABLE
 from tests.simulation.machine import Doing, Fault, Machine
@@ -123,6 +124,7 @@ class SharedWorld(World):
 
     async def start(self) -> None:
         """Start every service that does not live."""
+        self.folder.mkdir(exist_ok=True)
         for number in range(self.count):
             if number not in self.services:
                 await self._start(number)
@@ -137,6 +139,7 @@ class SharedWorld(World):
             control_queue="simulated:",
             bodies=f"files:{self.folder}",
             blobs=f"files:{self.folder}",
+            encryption_key=(ROOT_KEY,),
             durability="process",
             lease=LEASE,
             sync_tasks=SYNC_TASKS,
