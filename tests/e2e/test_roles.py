@@ -56,8 +56,9 @@ def test_operators_look_at_the_engines_while_a_worker_works_and_drains(
         assert httpx.get(f"{worker.url}/v1/jobs").status_code == 404
 
         elsewhere = {**environ, "CONVEYOR_DATA": str(tmp_path / "elsewhere")}
-        *_, summary = _told(_command(elsewhere, "doctor", "--json"))
+        *events, summary = _told(_command(elsewhere, "doctor", "--json"))
         assert (summary["jobs"], summary["wrong"]) == (1, 0)
+        assert not [event for event in events if event["event"] == "finding"]  # a live claim
         assert _told(_command(elsewhere, "dlq", "list", "--json")) == []
         _command(elsewhere, "keys", "create", "--caller", "ann")
         [key] = _told(_command(elsewhere, "keys", "list", "--json"))
