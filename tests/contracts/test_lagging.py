@@ -8,10 +8,10 @@ import pytest
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.contracts.engine import SECOND, CaughtUp, Engine
 from conveyor.testing.contracts.metadata import MetadataContract
-from conveyor.testing.shared.faults import FaultInjector, Faults, LaggingMetadata
+from conveyor.testing.shared.faults import FaultInjector, LaggingMetadata, StoreFaults
 from conveyor.testing.shared.store import SharedStore
 
-LAGGING = Faults(slow=0.3, lagging=0.9)
+LAGGING = StoreFaults(slow=0.3, lagging=0.9)
 
 
 @pytest.fixture

@@ -28,9 +28,9 @@ KINDS = ["ok", "ok", "ok", "flaky", "ok", "permanent", "ok", "slow"]
 OPTIONS = {"flaky": "fails=1", "slow": "ms=40"}
 
 
-@pytest.mark.parametrize("options", ["", "?queued=true"])
+@pytest.mark.parametrize("queued", [False, True])
 def test_the_official_client_does_everything_with_an_api_and_two_workers(
-    seaweedfs: S3Server, valkey: Valkey, gateway: Program, tmp_path: Path, options: str
+    seaweedfs: S3Server, valkey: Valkey, gateway: Program, tmp_path: Path, queued: bool
 ) -> None:
     with (
         receiving(Authority(tmp_path)) as receiver,
@@ -39,7 +39,7 @@ def test_the_official_client_does_everything_with_an_api_and_two_workers(
             gateway=gateway,
             valkey=valkey,
             s3=seaweedfs,
-            tasks_options=options,
+            queued=queued,
             environ=receiver.environ,
         ) as group,
         ZenRowsBatchClient(KEY, base_url=group.url) as client,
@@ -102,15 +102,13 @@ def test_a_kill_of_each_process_changes_nothing_in_the_outcome(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", ["", "?queued=true"])
+@pytest.mark.parametrize("queued", [False, True])
 def test_random_kills_of_every_process_change_nothing_in_the_outcome(
-    seaweedfs: S3Server, own_valkey: Valkey, gateway: Program, tmp_path: Path, options: str
+    seaweedfs: S3Server, own_valkey: Valkey, gateway: Program, tmp_path: Path, queued: bool
 ) -> None:
     dice, count, jobs = random.Random(11), 2_000, list[str]()
     with (
-        cluster(
-            tmp_path, gateway=gateway, valkey=own_valkey, s3=seaweedfs, tasks_options=options
-        ) as group,
+        cluster(tmp_path, gateway=gateway, valkey=own_valkey, s3=seaweedfs, queued=queued) as group,
         _http(group) as api,
     ):
         for round_ in range(20):

@@ -100,7 +100,7 @@ def cluster(
     valkey: Valkey,
     s3: S3Server,
     workers: int = 2,
-    tasks_options: str = "",
+    queued: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     port, place = free_port(), s3.new_address()
@@ -113,7 +113,8 @@ def cluster(
             "CONVEYOR_ENCRYPTION_KEY": ROOT_KEY,
             "CONVEYOR_GATEWAY": gateway.url,
             "CONVEYOR_METADATA": store,
-            "CONVEYOR_TASKS": store + tasks_options,
+            "CONVEYOR_TASKS": store,
+            **({"CONVEYOR_QUEUES": store} if queued else {}),
             "CONVEYOR_CONTROL_QUEUE": store,
             "CONVEYOR_BODIES": f"s3:{place}",
             "CONVEYOR_BLOBS": f"s3:{place}",

@@ -1,14 +1,15 @@
 """Several services over one shared store: they take turns, die alone, sleep and come back."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar, cast
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
@@ -18,12 +19,12 @@ from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.queues import NASTY
 from conveyor.app.engines import SCHEMES, open_engines
 from conveyor.app.rows import TaskEngine
-from conveyor.app.schemes import Scheme
+from conveyor.app.schemes import Opening, Scheme
 from conveyor.app.services import build_service
 from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
 from conveyor.settings import Settings
-from conveyor.testing.shared.faults import NONE, ROUGH, FaultInjector, Faults
+from conveyor.testing.shared.faults import NONE, ROUGH, FaultInjector, StoreFaults
 from conveyor.testing.shared.store import SharedPorts, SharedStore, SkewedClock
 from tests.harness.cluster import ROOT_KEY
 from tests.simulation.book import KnownJob
@@ -39,13 +40,15 @@ from tests.simulation.world import (
     Fate,
     Request,
     World,
+    claim_name,
     watched_ports,
 )
 
 T = TypeVar("T")
 AHEAD = (timedelta(), timedelta(seconds=2), timedelta(seconds=-1))  # of the services' clocks
+LOSSY = msgspec.structs.replace(NASTY, lost=0.1)
 # Calls that are not answered would be in doubt for ever where two steps are interleaved.
-INTERLEAVED = Faults(slow=ROUGH.slow, lagging=ROUGH.lagging)
+INTERLEAVED = StoreFaults(slow=ROUGH.slow, lagging=ROUGH.lagging)
 
 
 class SharedFate(Fate):
@@ -113,8 +116,7 @@ class SharedWorld(World):
         self.lags = True
         self.skew = max(AHEAD) - min(AHEAD)
         self.injector = FaultInjector(Random(self.seed))
-        habits = NASTY
-        self.store = SharedStore(self.clock, lease=LEASE, injector=self.injector, habits=habits)
+        self.store = SharedStore(self.clock, lease=LEASE, injector=self.injector, habits=LOSSY)
         self.coordination = MemoryCoordination(self.clock, lease=LEASE)
         self.fate = SharedFate(self.injector)
 
@@ -137,6 +139,7 @@ class SharedWorld(World):
             metadata="simulated:",
             tasks="simulated:",
             control_queue="simulated:",
+            queues="simulated:" if self.queued else "",
             bodies=f"files:{self.folder}",
             blobs=f"files:{self.folder}",
             encryption_key=(ROOT_KEY,),
@@ -147,9 +150,7 @@ class SharedWorld(World):
         clock = SkewedClock(self.clock, AHEAD[number])
         stack = AsyncExitStack()
         life = Life(cast("SharedFate", self.fate))
-        holder = f"{number}-{self.deaths}"
-        opened = self.store.open(clock=clock, holder=holder)
-        with _simulated(opened, clock, holder, queued=self.queued):
+        with _simulated(lambda holder: self.store.open(clock=clock, holder=holder)):
             engines = await open_engines(settings, stack, clock=clock, ids=self.ids)
             ports = replace(
                 engines,
@@ -232,6 +233,17 @@ class SharedWorld(World):
         except Unavailable:
             return []
 
+    async def finish(self, claimed: Sequence[ClaimedTask], outcomes: Sequence[str]) -> None:
+        is_sure = False
+        try:
+            await World.finish(self, claimed, outcomes)
+            # A settle that is repeated does not know which claims the first try settled.
+            is_sure = not self.unanswered
+        finally:
+            # A claim that takes a task over leaves the body of the dead worker to the end of its run.
+            if not is_sure:
+                self.garbage |= {claim_name(one.task) for one in claimed}
+
     async def renew(self) -> None:
         """Every service renews what it holds."""
         before = self.in_use
@@ -243,34 +255,34 @@ class SharedWorld(World):
 
 
 @contextmanager
-def _simulated(
-    ports: SharedPorts, clock: SkewedClock, holder: str, *, queued: bool
-) -> Iterator[None]:
+def _simulated(open_store: Callable[[str], SharedPorts]) -> Iterator[None]:
     """The scheme by which a service finds the store of its world."""
-    work = ports.queued_work(clock, LEASE, holder=holder) if queued else ports.work
-    found = {
-        "metadata": ports.metadata,
-        "tasks": TaskEngine(ports.tasks, work, due_times=None, dead_claims=None),
-        "control_queue": ports.control_queue,
-    }
-    for kind, port in found.items():
-        _schemes(kind)["simulated"] = _scheme_of(port)
+
+    @asynccontextmanager
+    async def store(opening: Opening, _address: str) -> AsyncIterator[SharedPorts]:
+        yield open_store(opening.incarnation)
+
+    def opens(name: str) -> Scheme[Any]:
+        async def open_it(opening: Opening, address: str) -> object:
+            ports = await opening.once(store, address)
+            if name != "tasks":
+                return getattr(ports, name)
+            return TaskEngine(ports.tasks, ports.work, None, None, claims=ports.claims)
+
+        return Scheme(open=open_it, is_shared=True, takes_queues=True)
+
+    kinds = ("metadata", "tasks", "queues", "control_queue")
+    for kind in kinds:
+        _schemes(kind)["simulated"] = opens(kind)
     try:
         yield
     finally:
-        for kind in found:
+        for kind in kinds:
             del _schemes(kind)["simulated"]
 
 
 def _schemes(kind: str) -> dict[str, Scheme[Any]]:
     return cast("dict[str, Scheme[Any]]", SCHEMES[kind])
-
-
-def _scheme_of(port: object) -> Scheme[Any]:
-    async def open_it(*_: object) -> object:
-        return port
-
-    return Scheme(open=open_it, is_shared=True)
 
 
 class SharedMachine(Machine):

@@ -350,11 +350,8 @@ class World:
                 await self.service.steps.dispatcher.settle(ended)
         except BaseException as error:
             if is_death(error):
-                self.garbage |= {_claim_name(one) for one, _ in lost}
+                self.garbage |= {claim_name(one) for one, _ in lost}
             raise
-        if self.unanswered:
-            # A settle that is repeated does not know which claims the first try settled.
-            self.garbage |= {_claim_name(one.task) for one in claimed}
         held = {
             row for one, row in zip(claimed, rows, strict=True) if row and _holds(one.task, row)
         }
@@ -383,7 +380,7 @@ def _holds(claimed: Task, row: Task) -> bool:
     return row.status is TaskStatus.PROCESSING and row.claim_no == claimed.claim_no
 
 
-def _claim_name(task: Task) -> str:
+def claim_name(task: Task) -> str:
     return f"{task.run_id}/{task.id}.{task.claim_no}"
 
 

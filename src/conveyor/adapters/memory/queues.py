@@ -23,6 +23,7 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
     late: float = 0.0  # a visible message is passed over
     empty: float = 0.0  # a receive finds nothing at all
     undead: float = 0.0  # an acked message comes back
+    lost: float = 0.0  # a message is accepted and never delivered
 
 
 CALM = Habits()
@@ -63,7 +64,11 @@ class MemoryQueues:
         now = self._clock.now()
         for _, delay in entries:
             _check_delay(delay, LONGEST_DELAY)
-        messages = [_Queued(task_id, now + delay, stamp) for task_id, delay in entries]
+        messages = [
+            _Queued(task_id, now + delay, stamp)
+            for task_id, delay in entries
+            if not (self._habits.lost and self._happens(self._habits.lost))
+        ]
         # A queue that is gone belongs to a closed run, which needs no messages.
         self._queues.get(run_id, []).extend(messages)
 

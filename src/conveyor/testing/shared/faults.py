@@ -1,4 +1,4 @@
-"""Faults that a shared store shows its services, as distributed engines do, by a seed."""
+"""StoreFaults that a shared store shows its services, as distributed engines do, by a seed."""
 
 import asyncio
 import inspect
@@ -31,7 +31,7 @@ from conveyor.testing.memory.metadata import MemoryMetadata
 MOST_TURNS = 3  # of the event loop that a slow call waits
 
 
-class Faults(msgspec.Struct, frozen=True, kw_only=True):
+class StoreFaults(msgspec.Struct, frozen=True, kw_only=True):
     """How often, from 0 to 1, something goes wrong that the ports allow."""
 
     slow: float = 0.0  # a call waits for others: a transaction that conflicts and is retried
@@ -41,14 +41,14 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     lag: timedelta = timedelta(seconds=3)  # after which it does not
 
 
-NONE = Faults()
-ROUGH = Faults(slow=0.3, throttled=0.02, lost=0.02, lagging=0.4)
+NONE = StoreFaults()
+ROUGH = StoreFaults(slow=0.3, throttled=0.02, lost=0.02, lagging=0.4)
 
 
 class FaultInjector:
     """Decides by its seed what befalls each call, and counts it."""
 
-    def __init__(self, random: Random, faults: Faults = NONE) -> None:
+    def __init__(self, random: Random, faults: StoreFaults = NONE) -> None:
         self.random = random
         self.faults = faults
         self.counted: Counter[str] = Counter()

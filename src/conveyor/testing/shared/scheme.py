@@ -13,21 +13,28 @@ from conveyor.app.rows import TaskEngine
 from conveyor.app.schemes import Opening, Scheme
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
+from conveyor.ports.queues import Queues
 from conveyor.testing.shared.client import connected
 from conveyor.testing.shared.store import SharedPorts
 from conveyor.testing.shared.wire import Hello
 
 SHARED = "shared"
-FORM = "//host:port[?queued=true][&ahead=seconds]"
-OPTIONS = {"queued", "ahead"}
+FORM = "//host:port[?ahead=seconds]"
 
 
 def add_shared_scheme() -> None:
-    """Let the settings `metadata`, `tasks` and `control_queue` name a served store."""
-    openers = {"metadata": _metadata, "tasks": _tasks, "control_queue": _control_queue}
+    """Let the settings of rows and of queues name a served store."""
+    openers = {
+        "metadata": _metadata,
+        "tasks": _tasks,
+        "queues": _queues,
+        "control_queue": _control_queue,
+    }
     for kind, open_it in openers.items():
         schemes = cast("dict[str, Scheme[Any]]", SCHEMES[kind])
-        schemes[SHARED] = Scheme(open=open_it, is_shared=True, address=_is_address, form=FORM)
+        schemes[SHARED] = Scheme(
+            open=open_it, is_shared=True, takes_queues=True, address=_is_address, form=FORM
+        )
 
 
 async def _metadata(opening: Opening, address: str) -> Metadata:
@@ -36,12 +43,14 @@ async def _metadata(opening: Opening, address: str) -> Metadata:
 
 async def _tasks(opening: Opening, address: str) -> TaskEngine:
     ports = await opening.once(_store, address)
-    is_queued = _option(address, "queued") == "true"
-    lease = opening.settings.lease
-    holder = opening.incarnation
-    work = ports.queued_work(opening.clock, lease, holder=holder) if is_queued else ports.work
     # Other processes may be alive, so no claim is known to be a dead one's.
-    return TaskEngine(ports.tasks, work, due_times=None, dead_claims=None)
+    return TaskEngine(
+        ports.tasks, ports.work, due_times=None, dead_claims=None, claims=ports.claims
+    )
+
+
+async def _queues(opening: Opening, address: str) -> Queues:
+    return (await opening.once(_store, address)).queues
 
 
 async def _control_queue(opening: Opening, address: str) -> ControlQueue:
@@ -53,15 +62,12 @@ async def _store(opening: Opening, address: str) -> AsyncIterator[SharedPorts]:
     place = urlsplit(address)
     assert place.hostname, "checked by `check_engines`"
     assert place.port, "checked by `check_engines`"
-    hello = Hello(opening.incarnation, float(_option(address, "ahead") or 0))
+    [ahead] = parse_qs(place.query).get("ahead", ["0"])
+    hello = Hello(opening.incarnation, float(ahead))
     async with connected(place.hostname, place.port, hello) as ports:
         yield ports
 
 
-def _option(address: str, name: str) -> str:
-    return parse_qs(urlsplit(address).query).get(name, [""])[0]
-
-
 def _is_address(address: str) -> bool:
     place = urlsplit(address)
-    return bool(place.hostname and place.port) and parse_qs(place.query).keys() <= OPTIONS
+    return bool(place.hostname and place.port) and parse_qs(place.query).keys() <= {"ahead"}

@@ -9,23 +9,25 @@ from conveyor.domain.run import Run
 from conveyor.errors import Unavailable
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import EVENT, JOB, RUN, a_job, a_run, an_event
-from conveyor.testing.shared.faults import NONE, FaultInjector, Faults
+from conveyor.testing.shared.faults import NONE, FaultInjector, StoreFaults
 from conveyor.testing.shared.store import SharedPorts, SharedStore, SkewedClock
 
 
-def opened(faults: Faults, clock: FakeClock | None = None) -> tuple[SharedPorts, FaultInjector]:
+def opened(
+    faults: StoreFaults, clock: FakeClock | None = None
+) -> tuple[SharedPorts, FaultInjector]:
     injector = FaultInjector(Random(1), faults)
     return SharedStore(clock or FakeClock(), injector=injector).open(), injector
 
 
 async def test_a_throttled_call_has_no_effect_and_a_lost_answer_has_one() -> None:
-    ports, injector = opened(Faults(throttled=1))
+    ports, injector = opened(StoreFaults(throttled=1))
     with pytest.raises(Unavailable, match="throttled"):
         await ports.metadata.commit(a_job())
     injector.faults = NONE
     assert await ports.metadata.get(Job, JOB) is None
 
-    injector.faults = Faults(lost=1)
+    injector.faults = StoreFaults(lost=1)
     with pytest.raises(Unavailable, match="lost"):
         await ports.metadata.commit(a_job())
     injector.faults = NONE
@@ -35,7 +37,7 @@ async def test_a_throttled_call_has_no_effect_and_a_lost_answer_has_one() -> Non
 
 async def test_an_index_lags_for_some_seconds_and_point_reads_do_not() -> None:
     clock = FakeClock()
-    faults = Faults(lagging=1)
+    faults = StoreFaults(lagging=1)
     ports, _ = opened(faults, clock)
     await ports.metadata.commit(a_job(), a_run())
 
@@ -50,7 +52,7 @@ async def test_an_index_lags_for_some_seconds_and_point_reads_do_not() -> None:
 
 async def test_a_mark_of_changes_never_skips_one_that_is_behind() -> None:
     clock = FakeClock()
-    ports, _ = opened(Faults(lagging=1), clock)
+    ports, _ = opened(StoreFaults(lagging=1), clock)
     await ports.metadata.commit(a_run())
     mark = (await ports.metadata.changed_runs(None, limit=10)).mark
     clock.advance(timedelta(seconds=9))
