@@ -102,7 +102,7 @@ def normal(value: Any) -> Any:
     """What must be equal: sets and the items of batches have no order, and messages may differ."""
     match value:
         case {"N": str() as number}:
-            return ("N", Decimal(number))
+            return ("N", Decimal(number).normalize())  # compared as text, too
         case {"SS": elements} | {"NS": elements} | {"BS": elements}:
             return ("set", sorted(elements))
         case {"Error": error}:
