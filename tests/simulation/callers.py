@@ -57,7 +57,7 @@ class Callers:
     keys: dict[tuple[str, str], Record] = field(default_factory=dict)
     repeatable: list[tuple[Request, Effect]] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
-    under_way: set[tuple[str, str]] = field(default_factory=set)
+    under_way: dict[tuple[str, str], Request] = field(default_factory=dict)
     heard: dict[tuple[str, str], Answer] = field(default_factory=dict)  # meanwhile, by its key
     made: int = 0  # names, urls and keys given out
     replayed: bool = False  # the last answer should be one given before
@@ -104,12 +104,15 @@ class Callers:
             answer = await self.world.call(request)
             if not self.world.lags:
                 assert answer.code == "idempotency_key_conflict", answer
-            elif answer.status < 300:
+            elif answer.status < 300 and request == self.under_way[slot]:
                 # Another service was first. The call that is under way must be answered alike.
                 self.heard[slot] = answer
+            elif answer.status < 300:
+                effect.took(answer.document)
+                self.keys[slot] = Record(request, effect, self.world.clock.now(), answer)
             return answer
         if request.key:
-            self.under_way.add(slot)
+            self.under_way[slot] = request
         record = self.keys.get(slot)
         replayed = record is not None and self.world.clock.now() < record.at + DAY
         if record and replayed:
@@ -119,7 +122,7 @@ class Callers:
             if heard := self.heard.pop(slot, None):
                 assert (answer.status, answer.body) == (heard.status, heard.body), (answer, heard)
         self.replayed = replayed
-        self.under_way.discard(slot)
+        self.under_way.pop(slot, None)
         return answer
 
     async def _again(self, request: Request, record: Record) -> Answer:

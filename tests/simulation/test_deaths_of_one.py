@@ -1,0 +1,153 @@
+"""One of two services dies at any call of a port, for good: the other finishes what it began."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from tests.seed import drawn
+from tests.simulation.shared import SharedWorld
+from tests.simulation.world import Answer, Moment, Request, is_death
+
+T = TypeVar("T")
+CALLER = "a-caller"
+OUTCOMES = ["page", "spooled", "fail", "page"]
+POINTS = 40  # of the calls of ports at which a service dies, in `make test`
+ROUNDS = 30
+A_MINUTE = timedelta(seconds=61)
+
+
+@asynccontextmanager
+async def two_services(folder: Path, *, queued: bool) -> AsyncIterator[SharedWorld]:
+    world = SharedWorld(folder, count=2, seed=1, queued=queued)
+    await world.start()
+    try:
+        yield world
+    finally:
+        await world.end()
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("queued", [False, True])
+async def test_what_a_dead_service_began_the_other_finishes(tmp_path: Path, queued: bool) -> None:
+    async with two_services(tmp_path / "alive", queued=queued) as world:
+        world.fate.plan(10_000, "before", world.fate.die)
+        expected = await _story(world)
+        calls = 10_000 - world.fate._left
+    moments: list[Moment] = ["before", "after"]
+    points = [(nth, moment) for nth in range(calls) for moment in moments]
+    for nth, moment in drawn(points, POINTS // 2, of=f"deaths of one, {queued=}"):
+        async with two_services(tmp_path / f"{nth}-{moment}", queued=queued) as world:
+            world.fate.plan(nth, moment, world.fate.die)
+            found = await _story(world)
+        assert found == expected, f"after a death {moment} call {nth} of {calls}"
+
+
+async def _story(world: SharedWorld) -> dict[str, Any]:
+    """Submit, ingest, scrape, export and delete; return what callers see of it in the end."""
+    small, large, doomed = [await _job(world, count) for count in (3, 9, 2)]
+    await _surviving(world, lambda: _work_once(world))
+    await _surviving(world, lambda: _call(world, "DELETE", f"/v1/jobs/{doomed}"))
+    await _drive(world, [small, large])
+    run = (await _read(world, f"/v1/jobs/{small}")).document["latest_run"]["run_id"]
+    exports = f"/v1/jobs/{small}/runs/{run}/exports"
+    export = await _surviving(world, lambda: _call(world, "POST", exports))
+    path = f"{exports}/{export.document['export_id']}"
+    await _surviving(world, lambda: _export(world, path))
+    return {
+        "rows": [await _rows(world, job_id) for job_id in (small, large)],
+        "runs": [await _stats(world, job_id) for job_id in (small, large)],
+        "export": (await _read(world, path)).document["status"],
+        "deleted": (await _read(world, f"/v1/jobs/{doomed}")).status,
+        "dead letters": len(await world.ports.control_queue.dead_letters(limit=10)),
+    }
+
+
+async def _surviving(world: SharedWorld, act: Callable[[], Awaitable[T]]) -> T:
+    """Repeat at the other service what the first did not finish."""
+    try:
+        return await act()
+    except BaseException as error:
+        if not is_death(error):
+            raise
+    await world.kill()
+    world.use(1)
+    return await act()
+
+
+async def _job(world: SharedWorld, count: int) -> str:
+    tasks = [{"url": f"https://example.com/{count}/{number}"} for number in range(count)]
+    request = _request(
+        "POST", "/v1/jobs", msgspec.json.encode({"tasks": tasks}), key=f"job-{count}"
+    )
+
+    async def submit() -> str:
+        answer = await world.call(request)
+        assert answer.status < 300, answer
+        return str(answer.document["job_id"])
+
+    return await _surviving(world, submit)
+
+
+async def _work_once(world: SharedWorld) -> None:
+    while await world.service.steps.control_worker.step():
+        pass
+    await world.claim(20)
+    claimed = list(world.claimed)
+    await world.finish(claimed, [OUTCOMES[one.task.index % 4] for one in claimed] or OUTCOMES)
+
+
+async def _drive(world: SharedWorld, job_ids: list[str]) -> None:
+    """Do all there is to do; it must end."""
+    for _ in range(ROUNDS):
+        await _surviving(world, lambda: _work_once(world))
+        stats = [await _stats(world, job_id) for job_id in job_ids]
+        if all(run["status"] == "completed" for run in stats):
+            return
+        world.clock.advance(A_MINUTE)
+        await _surviving(world, lambda: world.service.steps.sweep.step())  # noqa: PLW0108 - read late
+    raise AssertionError(f"no end to it: {stats}")
+
+
+async def _export(world: SharedWorld, path: str) -> None:
+    for _ in range(ROUNDS):
+        while await world.service.steps.control_worker.step():
+            pass
+        if (await _read(world, path)).document["status"] == "completed":
+            return
+        world.clock.advance(A_MINUTE)
+        await world.service.steps.sweep.step()
+
+
+async def _rows(world: SharedWorld, job_id: str) -> list[tuple[str, str, int]]:
+    rows = (await _read(world, f"/v1/jobs/{job_id}/results")).document["results"]
+    found = []
+    for row in rows:
+        content = await _read(world, f"/v1/jobs/{job_id}/tasks/{row['task_id']}/content")
+        found.append((row["url"], row["status"], content.status))
+    return found
+
+
+async def _stats(world: SharedWorld, job_id: str) -> dict[str, Any]:
+    run = (await _read(world, f"/v1/jobs/{job_id}")).document["latest_run"]
+    stats = {name: value for name, value in run["stats"].items() if name != "spend"}
+    return {"status": run["status"], **stats}
+
+
+async def _read(world: SharedWorld, path: str) -> Answer:
+    with world.fate.held_off():
+        return await world.call(_request("GET", path))
+
+
+async def _call(world: SharedWorld, method: str, path: str) -> Answer:
+    answer = await world.call(_request(method, path))
+    assert answer.status < 300, answer
+    return answer
+
+
+def _request(method: str, path: str, body: bytes = b"", key: str | None = None) -> Request:
+    return Request(caller=CALLER, method=method, path=path, body=body, key=key)
