@@ -7,9 +7,11 @@ import pytest
 
 from conveyor.domain.concurrency import FIRST_LIMIT
 from conveyor.domain.progress import WaitReason
+from conveyor.ports.coordination import PermitRequest
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
-from conveyor.steps.dispatch.permits import PROBE
+from conveyor.steps.dispatch.permits import PROBE, key_permit_name
+from conveyor.steps.dispatch.shared_limits import GATEWAY, TOPIC
 from conveyor.testing.factories import RUN
 from tests.harness import time_lapse
 from tests.harness.fleet import Fleet
@@ -121,6 +123,44 @@ def test_a_key_that_is_refused_in_one_process_is_called_in_none() -> None:
             await second.shared_limits.share_key(digest)
             await asyncio.sleep(SHARED_WITHIN)
             assert not any(one.refused_keys.known for one in dispatchers)
+
+    time_lapse.run(story())
+
+
+def test_calls_elsewhere_are_counted_although_notifications_arrive_all_the_time() -> None:
+    async def story() -> None:
+        fleet = a_fleet(processes=1, is_closed=False)
+        fleet.gateway.fastest = fleet.gateway.slowest = 100.0
+        await fleet.submit(4)
+        async with fleet.at_work() as [worker]:
+            await until(lambda: len(worker.inflight) == 4)
+            [state] = worker.discovery.key_states.values()
+            name = key_permit_name(state.digest)
+            await fleet.coordination.reserve({name: PermitRequest(3, 1_000)})
+            for _ in range(5):
+                await fleet.coordination.notify(TOPIC, [GATEWAY])
+                await asyncio.sleep(0.5)
+            assert state.limiter.elsewhere == 3
+
+    time_lapse.run(story())
+
+
+def test_a_bug_in_counting_calls_elsewhere_does_not_end_the_dispatcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        fleet = a_fleet(processes=1)
+
+        async def held(name: str) -> int:
+            raise RuntimeError(name)
+
+        monkeypatch.setattr(fleet.coordination, "held", held)
+        fleet.gateway.fastest = fleet.gateway.slowest = 5.0
+        await fleet.submit(200)
+        async with fleet.at_work():
+            await fleet.drained()
+
+        assert fleet.done() == 200
 
     time_lapse.run(story())
 

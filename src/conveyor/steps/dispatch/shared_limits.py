@@ -20,7 +20,7 @@ others, which read the record and act as if they had learned it themselves.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -78,6 +78,7 @@ class SharedLimits:
     lessons: set[str] = field(default_factory=set)  # names of records to be written anew
     unread: set[str] = field(default_factory=set)  # of which a notification came
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    tick_at: float = 0.0  # when records are read although no notification came
     all_at: float = 0.0  # when all records are read again
     counted: int = 0  # keys so far, for taking turns
 
@@ -94,6 +95,8 @@ class SharedLimits:
                 self.woken.clear()
                 try:
                     await self.exchange()
+                    if self.clock.monotonic() >= self.tick_at:
+                        await self._tick()
                 except Unavailable:
                     await asyncio.sleep(UNAVAILABLE_WAIT)
                     continue
@@ -101,36 +104,35 @@ class SharedLimits:
                     log.exception("step.bug", step="shared limits")  # the next round may succeed
                     await asyncio.sleep(UNAVAILABLE_WAIT)
                     continue
-                try:
-                    async with asyncio.timeout(TICK.total_seconds()):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.tick_at - self.clock.monotonic()):
                         await self.woken.wait()
-                except TimeoutError:
-                    await self._tick()
 
     async def _listen(self) -> None:
         while True:
             try:
                 async with aclosing(self.coordination.notifications([TOPIC])) as notifications:
                     async for notification in notifications:
-                        self.unread |= (
-                            self._in_use() if notification.names is None else (notification.names)
-                        )
-                        self.woken.set()
+                        names = self._in_use()
+                        if notification.names is not None:
+                            names &= notification.names
+                        if names:
+                            self.unread |= names
+                            self.woken.set()
             except Unavailable:
                 await asyncio.sleep(UNAVAILABLE_WAIT)
 
     async def _tick(self) -> None:
         """Read what notifications may have missed, and count the calls of other processes."""
         now = self.clock.monotonic()
+        self.tick_at = now + TICK.total_seconds()
         busy = [state for state in self.key_states().values() if state.limiter.under_way]
         self.unread |= {key_permit_name(state.digest) for state in busy} | {GATEWAY}
         if now >= self.all_at:
             self.all_at = now + ALL_EVERY
             self.unread |= self._in_use()
-        try:
-            await self._count_elsewhere(busy)
-        except Unavailable:
-            return  # the exchange waits
+        self.woken.set()
+        await self._count_elsewhere(busy)
 
     async def exchange(self) -> None:
         """Read the records that may have changed, and write what was learned here."""
