@@ -7,6 +7,7 @@ import pytest
 
 from conveyor.domain.concurrency import FIRST_LIMIT
 from conveyor.domain.progress import WaitReason
+from conveyor.errors import Unavailable
 from conveyor.ports.coordination import PermitRequest
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
@@ -178,6 +179,33 @@ def test_all_processes_together_call_a_host_at_most_as_often_as_the_job_allows(h
 
         assert set(fleet.gateway.most_of_host.values()) == {3}
         assert took <= 120 / 3 / hosts * 1.5 + 5
+        assert not fleet.coordination._permits, "all permits were released"
+
+    time_lapse.run(story())
+
+
+def test_no_task_that_waits_for_its_host_starts_while_coordination_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        fleet = a_fleet(processes=1, per_host=1, cap=20)
+        await fleet.submit(20)
+
+        async def away(*_: object) -> None:
+            raise Unavailable("away")
+
+        async with fleet.at_work() as [worker]:
+            await until(lambda: fleet.gateway.calls == 3)
+            with monkeypatch.context() as patch:
+                for name in ("reserve", "renew", "release", "recall"):
+                    patch.setattr(fleet.coordination, name, away)
+                await until(lambda: worker.permits.is_unavailable)
+                calls = fleet.gateway.calls
+                await asyncio.sleep(10)
+                assert fleet.gateway.calls == calls
+            await fleet.drained()
+
+        assert fleet.gateway.most_of_host == {"host-0.com": 1}
         assert not fleet.coordination._permits, "all permits were released"
 
     time_lapse.run(story())

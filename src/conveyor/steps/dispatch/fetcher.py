@@ -155,10 +155,12 @@ class Fetcher:
         self.settle_soon(self.health.observe(entry, result, now))
         if run.is_gone:
             self.hand_back_waiting(run)
-        # A task that waits for this host has its permit already, and comes first.
-        following = run.hosts.release(entry)
+        is_away = self.permits.is_unavailable
+        # A task that waits for this host has its permit already, and comes first. A permit of the
+        # host that cannot be used now is released when this task is settled.
+        following = None if is_away and run.hosts.is_shared else run.hosts.release(entry)
         if (
-            not self.permits.is_unavailable
+            not is_away
             and run.keep_permit(entry, now)
             and following is None
             and run.prefetch.tasks
