@@ -211,6 +211,24 @@ def test_no_task_that_waits_for_its_host_starts_while_coordination_is_unavailabl
     time_lapse.run(story())
 
 
+def test_tasks_that_wait_for_their_host_leave_the_permits_of_the_key_to_other_jobs() -> None:
+    async def story() -> None:
+        fleet = a_fleet(processes=2, per_host=1, cap=50)
+        fleet.gateway.limit, fleet.gateway.advertises = 10, True
+        await fleet.submit(100)
+        async with fleet.at_work() as dispatchers:
+            await until(lambda: sum(len(one.inflight) for one in dispatchers) == 50)
+            await asyncio.sleep(SHARED_WITHIN)
+            [digest] = dispatchers[0].discovery.key_states
+            assert await fleet.coordination.held(key_permit_name(digest)) == 1
+            took = await fleet.drained()
+
+        assert took <= 100 * 1.2
+        assert not fleet.coordination._permits, "all permits were released"
+
+    time_lapse.run(story())
+
+
 # The gateway.
 
 

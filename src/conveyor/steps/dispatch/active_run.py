@@ -15,7 +15,7 @@ counters that the move concerns; no other module changes them.
 | the gateway key's `under_way` is the calls that began, and `pending`, over all runs of the key | `begin_claim`, `end_claim`, `begin_call`, `finish_call` |
 | `places` counts `pending` and the unsettled tasks that are not prefetched, over all runs | every move |
 | a permit belongs to one call or is in `idle_permits` | `add_permits`, `give_permit`, `keep_permit`, `take_idle_permits` |
-| where processes share limits, a call also has a permit of its gateway key, from `KeyPermits` | the same |
+| where processes share limits, a call that began also has a permit of its gateway key, from `KeyPermits` | `give_key_permit`, `keep_permit` |
 | a run with pending or unsettled tasks stays in the map of live runs | `is_served`, which `Discovery` checks |
 
 No method awaits, so no other coroutine sees a move half done.
@@ -57,7 +57,7 @@ class InFlight:
     run: "ActiveRun"
     group: asyncio.TaskGroup
     permit: str | None = None  # None before its call starts, and once the next call has it
-    key_permit: str | None = None  # where processes share limits, with the permit
+    key_permit: str | None = None  # where processes share limits, while its call is under way
     host_permit: str | None = None  # the same, of a job with `max_per_host`
     probe_permit: str | None = None  # the same, for a probe of the gateway
     worker: asyncio.Task[None] | None = None  # None until its call begins
@@ -329,13 +329,35 @@ class ActiveRun:
         return entry
 
     def give_permit(self, entry: InFlight) -> bool:
-        """Give a task an idle permit; False if it must also wait for a slot of its host."""
+        """Give a task an idle permit; False if it must also wait for a slot of its host.
+
+        A task that waits leaves the permit of the gateway key to other calls.
+        """
         entry.permit = self.idle_permits.pop()
         if (of_key := self.key_state.permits) is not None:
-            entry.key_permit = of_key.idle.pop()
             of_key.idle_of_jobs -= 1
         self.calls += 1
-        return self.hosts.take(entry)
+        if not self.hosts.take(entry):
+            return False
+        self.give_key_permit(entry)
+        return True
+
+    def give_key_permit(self, entry: InFlight) -> None:
+        """Give a task whose call is about to begin an idle permit of its gateway key."""
+        if (of_key := self.key_state.permits) is not None:
+            entry.key_permit = of_key.idle.pop()
+
+    def release_host(self, entry: InFlight, *, is_kept: bool) -> InFlight | None:
+        """Release the slot of a finished call; return the waiting task that starts with it, if any.
+
+        Where processes share limits that task also needs the permit of the gateway key, if it
+        `is_kept`. If it is not, the permit of the host is released when the finished task is settled.
+        """
+        if self.hosts.is_shared and not is_kept:
+            return None
+        if following := self.hosts.release(entry):
+            self.give_key_permit(following)
+        return following
 
     def begin_call(self, entry: InFlight, now: float) -> None:
         self.key_state.limiter.under_way += 1

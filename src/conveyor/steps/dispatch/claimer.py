@@ -121,7 +121,7 @@ class Claimer:
         finally:
             # Also when the engine is unavailable: permits without tasks would block other processes.
             short = [run for run, want in wants.items() if started[run] < want]
-            await self.permits.give_back(short)
+            await self.permits.give_back(wants, short=short)
         small_claims_at = self.clock.monotonic() + BATCH_WAIT.total_seconds()
         for run, want in wants.items():
             run.small_claims_at = small_claims_at

@@ -100,22 +100,27 @@ class Fetcher:
             self._begin(entry)
 
     async def start_waiting(self) -> None:
-        """Start tasks that wait for permits of their hosts, as far as there are any by now."""
-        shared = [run for run in self.permits.runs.values() if run.hosts.is_shared]
+        """Start tasks that wait for their hosts, as far as there are permits by now."""
+        now = self.clock.monotonic()
         counts = {
             (run, host): len(waiting)
-            for run in shared
+            for run in self.permits.runs.values()
+            if run.hosts.is_shared and self.may_start(run, now)
             for host, waiting in run.hosts.waiting.items()
             if waiting
         }
         if not counts:
             return
         granted = await self.permits.reserve_hosts(counts)
+        # Of the gateway key after the hosts: it has calls to other hosts to make.
+        of_keys = await self.permits.reserve_keys(granted)
         for (run, host), ids in granted.items():
-            while ids and (entry := run.hosts.take_waiting(host)):
-                entry.host_permit = ids.pop()
+            of_key = of_keys[run.key_state]
+            while ids and of_key and (entry := run.hosts.take_waiting(host)):
+                entry.host_permit, entry.key_permit = ids.pop(), of_key.pop()
                 self._begin(entry)
-        await self.permits.release_hosts(granted)  # tasks may have gone back meanwhile
+        # Tasks may have gone back meanwhile.
+        await self.permits.release_unused(granted, of_keys)
 
     def _begin(self, entry: InFlight) -> None:
         entry.run.begin_call(entry, self.clock.monotonic())
@@ -155,13 +160,11 @@ class Fetcher:
         self.settle_soon(self.health.observe(entry, result, now))
         if run.is_gone:
             self.hand_back_waiting(run)
-        is_away = self.permits.is_unavailable
-        # A task that waits for this host has its permit already, and comes first. A permit of the
-        # host that cannot be used now is released when this task is settled.
-        following = None if is_away and run.hosts.is_shared else run.hosts.release(entry)
+        is_kept = not self.permits.is_unavailable and run.keep_permit(entry, now)
+        # A task that waits for this host has the permit of its job already, and comes first.
+        following = run.release_host(entry, is_kept=is_kept)
         if (
-            not is_away
-            and run.keep_permit(entry, now)
+            is_kept
             and following is None
             and run.prefetch.tasks
             and self._has_place(run, now)

@@ -141,10 +141,31 @@ class Permits:
             granted[run, host], ids[:count] = ids[:count], []
         return granted
 
-    async def release_hosts(self, unused: HostPermits) -> None:
+    async def reserve_keys(self, hosts: HostPermits) -> Mapping[GatewayKeyState, list[str]]:
+        """Reserve a permit of its gateway key for each call that has one of its host."""
+        counts: Counter[GatewayKeyState] = Counter()
+        for (run, _), ids in hosts.items():
+            counts[run.key_state] += len(ids)
+        wants = {
+            key_permit_name(key.digest): PermitRequest(count, key.limiter.cap)
+            for key, count in counts.items()
+            if count
+        }
+        reserved: Mapping[str, Sequence[str]] = {}
+        if wants:
+            with suppress(Unavailable), self._noticing():
+                reserved = await self.coordination.reserve(wants)
+        return {key: list(reserved.get(key_permit_name(key.digest), ())) for key in counts}
+
+    async def release_unused(
+        self, hosts: HostPermits, of_keys: Mapping[GatewayKeyState, list[str]]
+    ) -> None:
+        """Release what was reserved for tasks that waited for their hosts and did not start."""
         permits: dict[str, list[str]] = defaultdict(list)
-        for (run, host), ids in unused.items():
+        for (run, host), ids in hosts.items():
             permits[host_permit_name(run.job.id, host)] += ids
+        for key, ids in of_keys.items():
+            permits[key_permit_name(key.digest)] += ids
         await self._release(permits)
 
     async def reserve_probe(self) -> str | None:
@@ -156,14 +177,15 @@ class Permits:
     async def release_probe(self, permit: str) -> None:
         await self._release({PROBE: [permit]})
 
-    async def give_back(self, runs: Iterable[ActiveRun]) -> None:
-        """Release permits without a claimed task, except those of other pending claims."""
+    async def give_back(self, runs: Iterable[ActiveRun], *, short: Iterable[ActiveRun]) -> None:
+        """Release what a claim of `runs` reserved and does not use, except for other pending claims.
+
+        Those of `short` had too few tasks. Tasks that wait for their hosts use no permit of the key.
+        """
         permits: dict[str, list[str]] = defaultdict(list)
-        of_key: list[ActiveRun] = []
-        for run in runs:
+        for run in short:
             permits[permit_name(run.job.id)] += run.take_idle_permits(keep=run.pending)
-            of_key.append(run)
-        await self._release(_with_surplus(permits, of_key))
+        await self._release(_with_surplus(permits, runs))
 
     async def release_idle(self, runs: Iterable[ActiveRun]) -> None:
         """Release the permits of runs that no call uses."""
@@ -307,10 +329,11 @@ def _idle_of(
 ) -> dict[str, list[str]]:
     """Take the idle permits of runs, and add them to `permits`."""
     taken: dict[str, list[str]] = defaultdict(list) if permits is None else permits
-    idle = [run for run in runs if run.idle_permits]
-    for run in idle:
-        taken[permit_name(run.job.id)] += run.take_idle_permits()
-    return _with_surplus(taken, idle)
+    runs = list(runs)
+    for run in runs:
+        if run.idle_permits:
+            taken[permit_name(run.job.id)] += run.take_idle_permits()
+    return _with_surplus(taken, runs)
 
 
 def _with_surplus(permits: dict[str, list[str]], runs: Iterable[ActiveRun]) -> dict[str, list[str]]:
