@@ -115,11 +115,13 @@ class ControlQueue(DeadLetters, Protocol):
         """End the lease of a message, and make it due after `delay`."""
         ...
 
-    async def resend(self, message: ReceivedMessage, payload: Mapping[str, str]) -> None:
-        """Replace a message by one with a new payload and a new id, due at once, not yet delivered.
+    async def resend(
+        self, message: ReceivedMessage, payload: Mapping[str, str], *, deliveries: int = 0
+    ) -> None:
+        """Replace a message by one with a new payload and a new id, due at once.
 
         Work that is done in parts ends each part with this call, so that the deliveries of one part
-        do not count against the next.
+        do not count against the next. `deliveries` is how many the new message starts with.
         """
         ...
 

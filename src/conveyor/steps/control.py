@@ -4,8 +4,9 @@ Work that takes longer than a turn is done in several turns. In between, the mes
 queue, behind those of other callers. That is no failure, and the number of deliveries starts again.
 
 Where processes share coordination, the slots of a caller are permits, so its bound holds over all of
-them. A message whose caller has no slot left goes back in the same way, and the process leaves the
-messages of that caller alone for a second.
+them. A message whose caller has no slot left goes back as well, and the process leaves the messages of
+that caller alone for a second. That delivery does not count, but those before it do: the message may be
+what ended its workers.
 """
 
 import asyncio
@@ -88,17 +89,24 @@ class SharedSlots:
         if not (ids := reserved.get(name)):
             yield False
             return
-        renewing = asyncio.create_task(self._renew({name: ids}), name=f"slot {name}")
+        ended = asyncio.Event()
+        renewing = asyncio.create_task(self._renew({name: ids}, ended), name=f"slot {name}")
         try:
             yield True
         finally:
-            renewing.cancel()
+            # Not cancelled: a renewal under way could arrive after the release, and take the slot
+            # again.
+            ended.set()
+            await asyncio.wait([renewing])
             with suppress(Unavailable):  # without a renewal it lapses
                 await self._coordination.release({name: ids})
 
-    async def _renew(self, permits: Mapping[str, Sequence[str]]) -> None:
-        while True:
-            await asyncio.sleep(self._renewal)
+    async def _renew(self, permits: Mapping[str, Sequence[str]], ended: asyncio.Event) -> None:
+        while not ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._renewal):
+                    await ended.wait()
+                    return
             with suppress(Unavailable):
                 await self._coordination.renew(permits)
 
@@ -174,7 +182,7 @@ class ControlWorker:
                 return
         self._full_until[message.group] = self._clock.monotonic() + FULL_FOR
         # Not `retry_later`: that would count towards the deliveries after which it is given up.
-        await self.control_queue.resend(message, message.payload)
+        await self.control_queue.resend(message, message.payload, deliveries=message.deliveries - 1)
 
     async def _process(self, message: ReceivedMessage) -> None:
         handler = self.handlers.get(message.kind)

@@ -286,3 +286,64 @@ async def test_without_coordination_each_process_bounds_a_caller_by_itself() -> 
 
     assert await worker.step() == 1
     assert handled == ["1"]
+
+
+async def test_a_message_that_ends_its_workers_is_given_up_though_it_went_back_in_between() -> None:
+    clock, given_up = FakeClock(), list[Mapping[str, str]]()
+    queue, coordination = MemoryControlQueue(clock), MemoryCoordination(clock)
+
+    async def handle(payload: Mapping[str, str], _: Turn) -> None:
+        raise AssertionError(payload)
+
+    async def give_up(payload: Mapping[str, str]) -> None:
+        given_up.append(payload)
+
+    handlers = {"a kind": Handler(handle, give_up)}
+    worker = ControlWorker(
+        queue, handlers, clock, shared_slots=SharedSlots(coordination, lease=LEASE)
+    )
+    await queue.send(ControlMessage(kind="a kind", subject="1", payload={}, caller=CALLER))
+    slot = f"control:a kind/{CALLER}"
+    for _ in range(MOST_DELIVERIES):
+        [_] = await queue.receive(1, lease=LEASE)  # by a worker that dies
+        clock.advance(LEASE)
+        taken = await coordination.reserve({slot: PermitRequest(1, 1)})
+        assert await worker.step() == 1
+        await coordination.release(taken)
+        clock.advance(LEASE)
+        assert not given_up
+
+    assert await worker.step() == 1
+    assert given_up == [{}]
+
+
+async def test_a_slot_is_released_after_the_renewal_that_is_under_way() -> None:
+    clock, renewing, answered = FakeClock(), asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryCoordination):
+        async def renew(self, permits: Mapping[str, Sequence[str]]) -> None:
+            renewing.set()
+            # What was sent arrives, even if nobody waits for the answer.
+            await asyncio.shield(asyncio.create_task(self._arrive(permits)))
+
+        async def _arrive(self, permits: Mapping[str, Sequence[str]]) -> None:
+            await answered.wait()
+            await super().renew(permits)
+
+    coordination = Slow(clock)
+    slots = SharedSlots(coordination, lease=timedelta(milliseconds=3))
+
+    async def work() -> None:
+        async with slots.held(("a kind", CALLER), 1):
+            await renewing.wait()
+
+    async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
+        working = group.create_task(work())
+        await renewing.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        answered.set()
+        await working
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert await coordination.held(f"control:a kind/{CALLER}") == 0

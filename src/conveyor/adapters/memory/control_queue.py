@@ -66,9 +66,11 @@ class MemoryControlQueue:
     async def retry_later(self, message: ReceivedMessage, *, delay: timedelta) -> None:
         self._postpone(message, delay)
 
-    async def resend(self, message: ReceivedMessage, payload: Mapping[str, str]) -> None:
+    async def resend(
+        self, message: ReceivedMessage, payload: Mapping[str, str], *, deliveries: int = 0
+    ) -> None:
         await self.ack(message)
-        self._add(msgspec.structs.replace(message, payload=dict(payload)))
+        self._add(msgspec.structs.replace(message, payload=dict(payload)), deliveries)
 
     async def dead_letter(self, message: ReceivedMessage, reason: str) -> None:
         await self.ack(message)
@@ -99,7 +101,7 @@ class MemoryControlQueue:
     async def drop(self, message_id: str) -> bool:
         return self._dead.pop(message_id, None) is not None
 
-    def _add(self, message: ControlMessage) -> None:
+    def _add(self, message: ControlMessage, deliveries: int = 0) -> None:
         name = str(next(self._numbers))
         queued = ReceivedMessage(
             id=name,
@@ -108,7 +110,7 @@ class MemoryControlQueue:
             caller=message.caller,
             payload=dict(message.payload),
             v=message.v,
-            deliveries=0,
+            deliveries=deliveries,
             receipt="",
         )
         self._live[name] = _Queued(queued, self._clock.now())

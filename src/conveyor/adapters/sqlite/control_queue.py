@@ -42,7 +42,7 @@ EXTEND = f"UPDATE control_message SET due_at = ? {HELD}"
 ACK = f"DELETE FROM control_message {HELD}"
 RETRY_LATER = f"UPDATE control_message SET due_at = ?, held = 0 {HELD}"
 RESEND = f"""
-UPDATE control_message SET id = ?, payload = ?, due_at = ?, deliveries = 0, held = 0 {HELD}
+UPDATE control_message SET id = ?, payload = ?, due_at = ?, deliveries = ?, held = 0 {HELD}
 """
 DEAD_LETTER = f"""
 UPDATE control_message SET due_at = NULL, held = 0, reason = ?, dead_lettered_at = ? {HELD}
@@ -121,11 +121,13 @@ class SqliteControlQueue:
     async def retry_later(self, message: ReceivedMessage, *, delay: timedelta) -> None:
         await self._settle(message, RETRY_LATER, stamp(self._clock.now() + delay))
 
-    async def resend(self, message: ReceivedMessage, payload: Mapping[str, str]) -> None:
+    async def resend(
+        self, message: ReceivedMessage, payload: Mapping[str, str], *, deliveries: int = 0
+    ) -> None:
         # The count of deliveries starts again, so the id must change: under the old one a receipt
         # of an earlier delivery would become valid again.
         text = msgspec.json.encode(payload).decode()
-        await self._settle(message, RESEND, self._ids.new(), text, self._now())
+        await self._settle(message, RESEND, self._ids.new(), text, self._now(), deliveries)
 
     async def dead_letter(self, message: ReceivedMessage, reason: str) -> None:
         await self._settle(message, DEAD_LETTER, reason, self._now())

@@ -79,6 +79,18 @@ class ControlQueueContract:
         with pytest.raises(Stale):
             await engine.control_queue.ack(first)
 
+    async def test_a_message_sent_again_starts_with_the_deliveries_it_is_given(
+        self, engine: Engine
+    ) -> None:
+        first = await _given_message(engine)
+        await engine.control_queue.resend(first, first.payload, deliveries=4)
+
+        [again] = await _receive(engine.control_queue)
+
+        assert again.deliveries == 5
+        with pytest.raises(Stale):
+            await engine.control_queue.ack(first)
+
     async def test_only_kinds_asked_for_and_groups_not_excluded_are_received(
         self, engine: Engine
     ) -> None:
