@@ -347,7 +347,7 @@ class World:
         ]
         try:
             if ended:
-                await self.service.steps.dispatcher.settle(ended)
+                await self.service.steps.settle.settle(ended)
         except BaseException as error:
             if is_death(error):
                 self.garbage |= {claim_name(one) for one, _ in lost}

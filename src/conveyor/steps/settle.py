@@ -54,16 +54,24 @@ class Settle:
     )  # live runs with the same gateway key
     outage: timedelta = timedelta(seconds=1)  # between tries while an engine is unavailable
 
-    async def settle(self, ended: Sequence[FinishedAttempt]) -> bool | None:
+    async def settle(
+        self, ended: Sequence[FinishedAttempt], writing: Callable[[bool], None] = lambda _: None
+    ) -> bool | None:
         """Settle finished attempts; repeat the writes while an engine is unavailable.
 
         An `AttemptFailed` may arrive up to 5 s after its call ended: `GatewayHealth` holds results
         that may be the gateway's fault. The dispatcher renews the leases meanwhile. If a lease
-        lapses nevertheless, what is written for its claim has no effect. Returns whether all pages
-        could be stored; None when there was no page.
+        lapses nevertheless, what is written for its claim has no effect. `writing` is called with
+        True before the first write of the rows, and with False before each repetition. Returns
+        whether all pages could be stored; None when there was no page.
         """
         outcomes = await self._store_bodies(ended)
-        await self._repeat(lambda again: self._record(ended, outcomes, again=again))
+
+        async def record(again: bool) -> None:
+            writing(not again)
+            await self._record(ended, outcomes, again=again)
+
+        await self._repeat(record)
         await self._repeat(lambda again: self._follow_up(ended, outcomes, again=again))
         await self._ack([attempt.task for attempt in ended])
         if any(isinstance(outcome, Interrupted) and outcome.not_stored for outcome in outcomes):

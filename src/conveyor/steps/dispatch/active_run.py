@@ -63,7 +63,7 @@ class InFlight:
     worker: asyncio.Task[None] | None = None  # None until its call begins
     began_at: float = 0.0  # when its call did
     renewed_at: float = 0.0  # when its lease began
-    is_settling: bool = False
+    is_settling: bool = False  # its row is being written
     # Finished or handed back. Its worker may be busy with the next task by now, and must not be
     # cancelled for this one.
     is_finished: bool = False

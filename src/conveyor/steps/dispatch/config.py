@@ -16,8 +16,8 @@ class DispatchConfig:
     refresh: timedelta = timedelta(seconds=1)  # between looks for new live runs
     resync: timedelta = timedelta(seconds=30)  # between reads of all live runs
     renewal: timedelta = timedelta(seconds=10)  # of leases and permits, well within a lease
-    # Younger leases are not renewed, nor those of tasks that are being settled. Zero: all are, which
-    # costs little where the rows are in this process's database.
+    # Younger leases are not renewed, nor those of tasks whose rows are being settled. Zero: all are,
+    # which costs little where the rows are in this process's database.
     renew_from: timedelta = timedelta()
     lease: timedelta = LEASE  # of permits; unused ones are given up when it is over
     batch: int = 50  # tasks that make a claim or a settle worth its round trip

@@ -69,7 +69,8 @@ class Dispatcher:
     work: Work
     clock: Clock
     attempt: InitVar[Callable[[Task, Assignment], Awaitable[CallResult]]]
-    settle: Callable[[Sequence[FinishedAttempt]], Awaitable[bool | None]]  # whether all was stored
+    # Returns whether all was stored; calls its second argument when it begins to write the rows.
+    settle: Callable[[Sequence[FinishedAttempt], Callable[[bool], None]], Awaitable[bool | None]]
     settle_final: Callable[[Sequence[Task]], Awaitable[None]]
     check_gateway: InitVar[Callable[[], Awaitable[bool]]] = never_answers  # of the gateway's health
     policy: InitVar[RetryPolicy] = DEFAULT_POLICY
@@ -291,13 +292,17 @@ class Dispatcher:
         finished, self.fetcher.finished = self.fetcher.finished, []
         if not finished:
             return
-        for entry, _ in finished:
-            entry.is_settling = True
+
+        def writing(is_settling: bool) -> None:
+            for entry, _ in finished:
+                entry.is_settling = is_settling
+
         stored = await self.settle(
             [
                 FinishedAttempt(entry.task, entry.run.assignment, result)
                 for entry, result in finished
-            ]
+            ],
+            writing,
         )
         self.storage.learn(stored=stored)
         if stored is False:
@@ -365,7 +370,8 @@ class Dispatcher:
 
     def _needs_renewal(self, entry: InFlight, now: float) -> bool:
         youngest = self.config.renew_from.total_seconds()
-        # A renewal would conflict with the settle, where an engine has transactions of rows.
+        # A renewal would conflict with the settle, where an engine has transactions of rows. The time
+        # before it, in which bodies are stored, and repeated settles may be longer than a lease.
         return not youngest or (now - entry.renewed_at >= youngest and not entry.is_settling)
 
     # Wait and stop.

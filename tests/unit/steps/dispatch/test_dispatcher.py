@@ -50,6 +50,7 @@ from tests.harness.memory_service import (
 from tests.harness.permits import permits_held
 
 AGES = timedelta(hours=1)
+AT_ANY_AGE = timedelta(microseconds=1)
 SPEND = Spend(credits=5, nanos=700)
 
 
@@ -315,6 +316,37 @@ async def test_a_lease_is_renewed_once_it_is_old_enough() -> None:
         assert len(house.trace.of("work.renew")) == 1
         gateway.gate.set()
         await _completed(house, run_id)
+
+
+@pytest.mark.parametrize(
+    ("call", "is_renewed"), [("bodies.put_many", True), ("work.settle", False)]
+)
+async def test_a_lease_is_renewed_while_bodies_are_stored_and_not_during_a_settle(
+    call: str, is_renewed: bool
+) -> None:
+    house, stored = a_house(), asyncio.Event()
+    _, run_id = await house.submit(1)
+    house.trace.before(call, 1, stored.wait)
+
+    dispatcher = a_dispatcher(house, ScriptedAttempts().attempt, quick(renew_from=AT_ANY_AGE))
+    async with running(dispatcher):
+        await until(lambda: house.trace.of(call))
+        renewals = len(house.trace.of("work.renew"))
+        await dispatcher.renew()
+        assert (len(house.trace.of("work.renew")) > renewals) is is_renewed
+        stored.set()
+        await _completed(house, run_id)
+
+
+async def test_a_lease_is_renewed_while_a_settle_is_repeated() -> None:
+    house = a_house()
+    await house.submit(1)
+    dispatcher = a_dispatcher(house, ScriptedAttempts().attempt, quick(renew_from=AT_ANY_AGE))
+
+    async with running(dispatcher):
+        with away(house.trace, "work.settle", Unavailable("away")):
+            await _calls(house, "work.settle", 2)
+            await _calls(house, "work.renew", 1)
 
 
 async def test_the_leases_of_a_task_that_takes_long_are_renewed() -> None:

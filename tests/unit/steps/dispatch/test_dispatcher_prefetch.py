@@ -302,13 +302,16 @@ async def _pause_for_a_moment(
             await asyncio.sleep(dice.random() * 0.01)
 
 
-def _lingering(
-    settle: Callable[[Sequence[FinishedAttempt]], Awaitable[bool | None]],
-) -> Callable[[Sequence[FinishedAttempt]], Awaitable[bool | None]]:
+SettleCall = Callable[[Sequence[FinishedAttempt], Callable[[bool], None]], Awaitable[bool | None]]
+
+
+def _lingering(settle: SettleCall) -> SettleCall:
     """Rows are written, and what comes after that takes longer than a renewal is away."""
 
-    async def lingering(ended: Sequence[FinishedAttempt]) -> bool | None:
-        hold = await settle(ended)
+    async def lingering(
+        ended: Sequence[FinishedAttempt], writing: Callable[[bool], None]
+    ) -> bool | None:
+        hold = await settle(ended, writing)
         await asyncio.sleep(0.01)
         return hold
 
