@@ -26,6 +26,7 @@ from conveyor.steps.sweep.checks import YOUNG, Entry, Repair, SweepAction, Sweep
 
 STILL = timedelta(minutes=2)
 LONGEST_STILL = timedelta(hours=1)
+OPENING = timedelta(minutes=2)  # a queue of a younger run may not be listed yet
 CHUNK = 1_000
 MOST_READ = 10_000  # rows of a run, in one round
 PENDING = frozenset({TaskStatus.PENDING})
@@ -97,10 +98,16 @@ class LostMessages:
             job_id=run.job_id,
             run_id=run.id,
         )
-        return Repair(missed, partial(self._enqueue, run.id, standing), at_first_sight=is_still)
+        act = partial(self._enqueue, run.id, standing, opens=is_gone)
+        is_old = self.clock.now() - run.created_at >= OPENING
+        return Repair(missed, act, at_first_sight=is_still or (is_gone and is_old))
 
-    async def _enqueue(self, run_id: RunId, standing: Standing) -> int:
+    async def _enqueue(self, run_id: RunId, standing: Standing, *, opens: bool) -> int:
         """Enqueue due tasks, and return how many. A large run is enqueued in several rounds."""
+        if opens:
+            # `enqueue` does not open a queue that this process has opened before, and a message that
+            # is sent to a missing queue is lost.
+            await self.queues.open(run_id)
         sent, read = 0, 0
         while read < MOST_READ:
             page = await self.tasks.page(

@@ -153,14 +153,19 @@ async def test_each_time_without_effect_doubles_the_wait() -> None:
     assert scene.repaired["lost_message"] < 35
 
 
-async def test_a_queue_that_is_gone_is_made_again_in_the_second_round() -> None:
+@pytest.mark.parametrize(("age", "rounds"), [(timedelta(), 2), (timedelta(hours=1), 1)])
+async def test_a_queue_that_is_gone_is_opened_again_at_once_unless_its_run_is_new(
+    age: timedelta, rounds: int
+) -> None:
     scene = Scene()
-    await scene.submit(3)
+    await scene.submit(3, created_at=scene.clock.now() - age)
     await scene.queues.close(RUN)
-    assert await scene.claim() == []
 
-    await scene.rounds(2)
+    await scene.rounds(rounds - 1)
+    assert scene.queues.waiting(RUN) == 0
+    await scene.rounds(1)
 
+    assert scene.queues.waiting(RUN) == 3
     assert len(await scene.claim()) == 3
 
 
