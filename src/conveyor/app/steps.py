@@ -52,7 +52,7 @@ from conveyor.steps.shared.quotas import CheckQuota, Quotas
 from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 from conveyor.steps.submit import SubmitJob
-from conveyor.steps.sweep.lost_messages import LostMessages
+from conveyor.steps.sweep.lost_messages import STILL, LostMessages
 from conveyor.steps.sweep.orphans import Orphans
 from conveyor.steps.sweep.permit import SweeperPermit
 from conveyor.steps.sweep.retire import DeleteRun, RetireRuns
@@ -445,7 +445,11 @@ def build_sweep(
     retire = RetireRuns(**base, run_life=settings.scheduled_run_life, delete_run=delete_run)
     checks = [*stalled.checks(), *orphans.checks(), *retire.checks()]
     if queues := stores.queues:
-        checks += LostMessages(**base, tasks=tasks, work=stores.work, queues=queues).checks()
+        # A call may take its deadline, and a lost claim a lease, without a change of the counts.
+        still = max(STILL, settings.gateway_deadline + 2 * settings.lease)
+        checks += LostMessages(
+            **base, tasks=tasks, work=stores.work, queues=queues, still=still
+        ).checks()
     return Sweeper(
         **base,
         tasks=tasks,

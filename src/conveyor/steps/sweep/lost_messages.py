@@ -2,8 +2,9 @@
 
 For engines with queues beside the rows. A queue forgets a message after days, gives it up after too
 many receives, or is deleted by hand; the row then waits for ever. A run that waits for something
-else, such as its gateway, looks the same. Enqueuing a task twice does no harm, and each time without
-effect doubles the wait until the next.
+else, such as its gateway, looks the same. Enqueuing a task twice does no harm, and each time doubles
+the wait until the next, until as many tasks are done as were enqueued. A run with a task in progress
+does not stand still.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ OPENING = timedelta(minutes=2)  # a queue of a younger run may not be listed yet
 CHUNK = 1_000
 MOST_READ = 10_000  # rows of a run, in one round
 PENDING = frozenset({TaskStatus.PENDING})
+PROCESSING = frozenset({TaskStatus.PROCESSING})
 
 
 @dataclass(slots=True)
@@ -38,8 +40,9 @@ class Standing:
 
     counts: Counts
     since: float
-    wait: timedelta = STILL
+    wait: timedelta
     after: int = -1
+    enough: int = 0  # tasks done at which enqueuing has had its effect
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +52,7 @@ class LostMessages:
     work: Work
     queues: Queues
     clock: Clock
+    still: timedelta = STILL  # longer than a call and a lease take
     standing: dict[RunId, Standing] = field(default_factory=dict)
     opened: set[RunId] = field(default_factory=set)  # queues, as last listed
 
@@ -85,10 +89,16 @@ class LostMessages:
             return None
         now = self.clock.monotonic()
         standing = self.standing.get(run.id)
-        if standing is None or standing.counts != counts:
-            standing = self.standing[run.id] = Standing(counts, now)
-        is_still = now - standing.since >= standing.wait.total_seconds()
+        if standing is None:
+            standing = self.standing[run.id] = Standing(counts, now, self.still)
+        elif standing.counts != counts:
+            standing.counts, standing.since = counts, now
+            if counts.done >= standing.enough:
+                standing.wait = self.still
         is_gone = run.id not in self.opened
+        is_still = now - standing.since >= standing.wait.total_seconds()
+        is_still = is_still and not await self._is_in_progress(run.id)
+        is_still = is_still or standing.after >= 0  # the rest of a large run
         if not is_still and not is_gone and patient:
             return None
         missed = MissedStep(
@@ -102,12 +112,25 @@ class LostMessages:
         is_old = self.clock.now() - run.created_at >= OPENING
         return Repair(missed, act, at_first_sight=is_still or (is_gone and is_old))
 
+    async def _is_in_progress(self, run_id: RunId) -> bool:
+        """Whether a worker holds a task of the run."""
+        after, now = -1, self.clock.now()
+        while True:
+            page = await self.tasks.page(run_id, limit=CHUNK, after=after, statuses=PROCESSING)
+            if any(not is_due(task, now) for task in page.tasks):
+                return True
+            if page.cursor is None:
+                return False
+            after = page.cursor
+
     async def _enqueue(self, run_id: RunId, standing: Standing, *, opens: bool) -> int:
         """Enqueue due tasks, and return how many. A large run is enqueued in several rounds."""
         if opens:
             # `enqueue` does not open a queue that this process has opened before, and a message that
             # is sent to a missing queue is lost.
             await self.queues.open(run_id)
+        if standing.after < 0:
+            standing.enough = standing.counts.done
         sent, read = 0, 0
         while read < MOST_READ:
             page = await self.tasks.page(
@@ -122,6 +145,7 @@ class LostMessages:
                 standing.wait = min(2 * standing.wait, LONGEST_STILL)
                 break
             standing.after = page.cursor
+        standing.enough += sent
         return sent
 
     async def _queues(self, after: str, limit: int) -> Sequence[Entry]:

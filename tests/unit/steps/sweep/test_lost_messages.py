@@ -142,6 +142,29 @@ async def test_a_run_that_waits_for_nothing_is_left_alone(changes: dict[str, obj
     assert scene.repaired["lost_message"] == 0
 
 
+async def test_a_run_with_a_task_in_progress_does_not_stand_still() -> None:
+    scene = Scene()
+    await scene.submit(3)
+    [task] = await scene.work.claim({RUN: 1})
+    for _ in range(10):
+        scene.clock.advance(ROUND - LEASE / 2)
+        await scene.work.renew([held(task)])
+        scene.clock.advance(LEASE / 2)
+        await scene.sweeper.step()
+    assert scene.repaired["lost_message"] == 0
+
+
+async def test_a_slow_run_is_not_enqueued_again_and_again() -> None:
+    scene = Scene()
+    await scene.submit(50)
+    for _ in range(30):
+        await scene.rounds(5)
+        task = (await scene.work.claim({RUN: 1}))[0]
+        await scene.work.settle([settlement(task, scraped())])
+        await scene.work.ack([held(task)])
+    assert scene.repaired["lost_message"] < 4 * 50
+
+
 async def test_each_time_without_effect_doubles_the_wait() -> None:
     scene = Scene()
     await scene.submit(1)
