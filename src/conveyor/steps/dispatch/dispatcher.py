@@ -314,7 +314,8 @@ class Dispatcher:
         resting = [
             run
             for run in self.runs.values()
-            if run.idle_permits and not self.fetcher.may_start(run, now)
+            if run.idle_permits
+            and (self.storage.is_probing or not self.fetcher.may_start(run, now))
         ]
         await self.permits.release_after(settled, resting)
         self.fetcher.capacity_changed.set()

@@ -27,6 +27,7 @@ from conveyor.errors import StorageFull, Unavailable
 from conveyor.steps import settle
 from conveyor.steps.dispatch import storage_pause
 from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
+from conveyor.steps.dispatch.permits import permit_name
 from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched
 from conveyor.testing.factories import a_run, scraped, settlement
 from tests.harness.dispatchers import Attempt, a_dispatcher, quick, running, waking
@@ -604,7 +605,7 @@ async def test_a_key_that_is_refused_is_driven_less_hard_and_comes_to_its_end(
 
 async def test_without_room_for_results_no_more_pages_are_asked_for() -> None:
     house, gateway = a_house(), ScriptedAttempts()
-    await house.submit(9, max_inflight=2)
+    job_id, _ = await house.submit(9, max_inflight=2)
     dispatcher = a_dispatcher(house, gateway.attempt)
     with away(house.trace, "bodies.put_many", StorageFull("no room")):
         async with running(dispatcher):
@@ -613,6 +614,8 @@ async def test_without_room_for_results_no_more_pages_are_asked_for() -> None:
             asked = len(gateway.started)
             await _rounds(house)
             assert len(gateway.started) == asked < 9
+            # A process whose storage works has all of them.
+            assert await house.coordination.held(permit_name(job_id)) == 0
 
 
 async def test_a_single_page_is_tried_until_one_can_be_stored(
