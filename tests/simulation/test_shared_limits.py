@@ -7,15 +7,17 @@ import pytest
 
 from conveyor.domain.concurrency import FIRST_LIMIT
 from conveyor.domain.progress import WaitReason
+from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
 from conveyor.ports.coordination import PermitRequest
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.dispatch.permits import PROBE, key_permit_name
 from conveyor.steps.dispatch.shared_limits import GATEWAY, TOPIC
+from conveyor.steps.shared.attempt import Assignment, CallResult
 from conveyor.testing.factories import RUN
 from tests.harness import time_lapse
-from tests.harness.fleet import Fleet
+from tests.harness.fleet import OUT_OF_REACH, Fleet
 
 SHARED_WITHIN = 1.5  # seconds
 
@@ -308,5 +310,35 @@ def test_a_process_that_starts_during_an_outage_probes_when_the_others_do() -> N
                 stopping.set()
             fleet.gateway.is_down = False
             await fleet.drained()
+
+    time_lapse.run(story())
+
+
+def test_a_process_that_alone_cannot_reach_the_gateway_does_not_stop_the_others() -> None:
+    async def story() -> None:
+        fleet = a_fleet(processes=3)
+        await fleet.submit(6_000)
+
+        async def no_route(task: Task, assignment: Assignment) -> CallResult:
+            await asyncio.sleep(0.05)
+            return OUT_OF_REACH
+
+        async with fleet.at_work() as dispatchers:
+            await until(lambda: all(one.inflight for one in dispatchers))
+            cut_off, *others = dispatchers
+            cut_off.fetcher.attempt = no_route
+            await until(lambda: cut_off.health.is_open)
+            await asyncio.sleep(5)
+            for _ in range(300):
+                await asyncio.sleep(0.1)
+                assert not any(one.health.is_open for one in others)
+            assert cut_off.health.is_open
+
+            cut_off.fetcher.attempt = fleet.gateway.attempt
+            await until(lambda: not cut_off.health.is_open, within=35)
+            fleet.gateway.is_down = True
+            await asyncio.sleep(5)
+            assert all(one.health.is_open for one in dispatchers)
+            assert len({_shown(one) for one in dispatchers}) == 1
 
     time_lapse.run(story())

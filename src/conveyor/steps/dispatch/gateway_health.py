@@ -16,6 +16,7 @@ of the gateway is not.
 | a held result keeps its claim and its place, so an outage costs at most as many calls as there are places | `Dispatcher`, which settles only what these methods return |
 | nothing is held while the breaker is open or the dispatcher stops | `observe`, `_opened`, `stop` |
 | at most one probe starts at a time | `probing`; over all processes, `probe_permit` |
+| a process that alone cannot reach the gateway stops no other | `adopt`, which trusts answered calls more than a record; `is_alone` |
 """
 
 import asyncio
@@ -27,7 +28,14 @@ from typing import NamedTuple
 
 import structlog
 
-from conveyor.domain.breaker import FAILURES, WINDOW, Breaker, Diagnosis, HealthSignal
+from conveyor.domain.breaker import (
+    CONFIRMED_FOR,
+    FAILURES,
+    WINDOW,
+    Breaker,
+    Diagnosis,
+    HealthSignal,
+)
 from conveyor.domain.ids import RunId
 from conveyor.domain.progress import Waiting, WaitReason
 from conveyor.domain.shared_limits import GatewayRecord
@@ -40,6 +48,8 @@ CHECK_EVERY = timedelta(milliseconds=250)  # while results are held or the break
 OVERLAP = 0.2  # seconds: a success at the moment of a failure may have been sent before it
 # The delay of a task whose call the gateway failed, unless the gateway asks for a longer one.
 RETRY_WAIT = timedelta(seconds=1)
+# Failures that may be those of the network of this process.
+OWN_NETWORK = frozenset({HealthSignal.UNREACHABLE, HealthSignal.UNCONNECTED})
 REMINDER = 60.0  # seconds between log lines while the breaker is open
 
 DETAILS = {
@@ -81,6 +91,10 @@ class GatewayHealth:
     probe_permit: str | None = None  # of that probe, where processes share the breaker
     check_due: bool = False  # a probe failed in a way that may be its target's fault
     is_stopping: bool = False
+    answered_at: float = -math.inf  # when a call of this process last was
+    works_elsewhere_until: float = -math.inf  # trusted: another process has closed the breaker
+    # Only this process cannot reach the gateway: its breaker is open, and that of others is not.
+    is_alone: bool = False
     logged_at: float = -REMINDER
     is_logged: bool = False  # whether this outage is in the log
 
@@ -199,7 +213,7 @@ class GatewayHealth:
         entry.probe_permit, self.probe_permit = self.probe_permit, None
         run.probed_at = now
         self.breaker.probe(now, run.run.caller, entry.task.spec.host)
-        self.share()
+        self._share_unless_alone()
         return True
 
     # Judging.
@@ -228,6 +242,7 @@ class GatewayHealth:
 
     def _alive(self, entry: InFlight, now: float) -> list[Finished]:
         was_open = self.is_open
+        self.answered_at, self.works_elsewhere_until = now, -math.inf
         if self.breaker.failing or self.breaker.at_fault or was_open:
             self.breaker.answered(entry.task.spec.host, entry.began_at)
         if was_open:
@@ -237,7 +252,11 @@ class GatewayHealth:
         return self._release([suspect for suspect in self.suspects if now - suspect.at >= OVERLAP])
 
     def _opened(self) -> list[Finished]:
-        self.share()
+        self.is_alone = (
+            self.breaker.cause in OWN_NETWORK
+            and self.clock.monotonic() < self.works_elsewhere_until
+        )
+        self._share_unless_alone()
         return self._begin_outage(self.clock.now())
 
     def _begin_outage(self, since: datetime) -> list[Finished]:
@@ -249,7 +268,8 @@ class GatewayHealth:
         return self._hand_back_suspects()
 
     def _closed(self) -> None:
-        self.share()
+        self._share_unless_alone()
+        self.is_alone = False
         self._end_outage()
 
     def _end_outage(self) -> None:
@@ -276,16 +296,30 @@ class GatewayHealth:
         """Take over what another process knows; return the results to settle now."""
         now, was_open = self.clock.monotonic(), self.is_open
         if record.since is None:
-            if was_open:
+            if was_open and not self.is_alone:
+                self.works_elsewhere_until = now + CONFIRMED_FOR
                 self.breaker.close()
                 self._end_outage()
             return []
+        if not was_open and self._answered_since(record, now):
+            self.share()  # that it works
+            return []
+        self.is_alone = False
         self.breaker.open(now, record.cause)
         record.schedule_probe(self.breaker, now, self.clock.now())
         if was_open:
             self.since = record.since
             return []
         return self._begin_outage(record.since)
+
+    def _answered_since(self, record: GatewayRecord, now: float) -> bool:
+        """Whether the gateway answered this process lately, and after a record was written."""
+        age = max((self.clock.now() - record.at).total_seconds(), 0.0)
+        return now - self.answered_at < min(age, WINDOW)
+
+    def _share_unless_alone(self) -> None:
+        if not self.is_alone:
+            self.share()
 
     def _hand_back_suspects(self) -> list[Finished]:
         suspects, self.suspects = self.suspects, []

@@ -8,7 +8,7 @@ others, which read the record and act as if they had learned it themselves.
 | record | when it is written | when it is read |
 |---|---|---|
 | `key:<digest>` | something was learned that keeps calls from starting, or lets them; the limit grew by a quarter | notified; a run with the key joins; every second while calls of it are under way, else every 10 s |
-| `gateway` | the breaker opened or closed, a probe starts | notified; every second; before a probe |
+| `gateway` | the breaker opened or closed, a probe starts; a record says that it is open, and a call was answered since | notified; every second; before a probe |
 
 | invariant | kept by |
 |---|---|
@@ -193,8 +193,8 @@ class SharedLimits:
             await self._adopt_key(_digest(name), record, is_new=is_new)
 
     def _adopt_gateway(self, record: GatewayRecord) -> None:
-        self.settle_soon(self.health.adopt(record))
         self.lessons.discard(GATEWAY)
+        self.settle_soon(self.health.adopt(record))
         self.on_change()
 
     async def _adopt_key(self, digest: str, record: GatewayKeyRecord, *, is_new: bool) -> None:
