@@ -1,6 +1,6 @@
 """The composition of the steps: every step of the service, built over the opened engines."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from random import SystemRandom
 
@@ -31,7 +31,7 @@ from conveyor.steps.deliver.channels import (
     callback_queue,
 )
 from conveyor.steps.deliver.sender import ChannelSender, OutboxSender
-from conveyor.steps.dispatch.config import DispatchConfig
+from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.export import ExportRuns
 from conveyor.steps.file_inputs import FileInputs
@@ -332,6 +332,8 @@ def _dispatch(
         # The dispatcher calls `settle`, which is built first.
         same_key=lambda run_id: dispatcher.discovery.sharing_key(run_id),  # noqa: PLW0108
     )
+    places = settings.concurrency
+    config = config_over_queues(places) if engines.queues else DispatchConfig(concurrency=places)
     dispatcher = Dispatcher(
         **base_ports(engines),
         work=engines.work,
@@ -344,8 +346,8 @@ def _dispatch(
         policy=RetryPolicy(
             first_delay=settings.retry_first_delay, longest_delay=settings.retry_longest_delay
         ),
-        config=DispatchConfig(
-            concurrency=settings.concurrency,
+        config=replace(
+            config,
             renewal=settings.renewal,
             renew_from=settings.lease / 2 if engines.queues else timedelta(),
             lease=settings.lease,

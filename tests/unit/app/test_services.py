@@ -110,6 +110,18 @@ async def test_a_service_without_room_for_pages_is_not_ready(tmp_path: Path) -> 
         assert (await api.get("/healthz")).status_code == 200
 
 
+@pytest.mark.parametrize("has_queues", [True, False])
+async def test_tasks_are_prefetched_only_without_queues(tmp_path: Path, has_queues: bool) -> None:
+    settings = Settings(data=str(tmp_path), durability="process", concurrency=7)
+    async with AsyncExitStack() as stack:
+        engines = await open_engines(settings, stack)
+        queues: Any = _Away() if has_queues else None
+        config = build_service(settings, replace(engines, queues=queues)).steps.dispatcher.config
+    assert (config.concurrency, config.lease) == (7, settings.lease)
+    assert bool(config.prefetch) is not has_queues
+    assert (config.probe_choice == 1) is has_queues
+
+
 @pytest.mark.parametrize("runs_workers", [True, False])
 @pytest.mark.parametrize(
     "port", ["metadata", "tasks", "control_queue", "queues", "bodies", "blobs", "coordination"]

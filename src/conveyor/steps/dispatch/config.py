@@ -37,10 +37,7 @@ class DispatchConfig:
 
 
 def config_over_queues(concurrency: int) -> DispatchConfig:
-    """For queues that charge for each call: full batches, few empty receives, no prefetch.
-
-    No engine of `app/engines.py` uses it yet.
-    """
+    """For queues that charge for each call: full batches, few empty receives, no prefetch."""
     return DispatchConfig(
         concurrency=concurrency,
         batch=10,
