@@ -227,7 +227,7 @@ class Discovery:
             for run in runs:
                 await self._see(run)
             self.mark = mark  # last: if the engine became unavailable, the next look begins here
-            if len(runs) < PAGE:
+            if not runs:
                 return
 
     async def _see_all(self) -> set[RunId]:

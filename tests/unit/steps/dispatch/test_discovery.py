@@ -262,3 +262,21 @@ async def test_a_notification_that_names_nothing_is_answered_by_a_look_at_all_ru
     await dispatcher.discovery.refresh()
 
     assert dispatcher.runs.keys() == {run_id}
+
+
+async def test_changes_are_read_on_after_a_short_page() -> None:
+    house = a_house()
+    dispatcher = a_dispatcher(
+        house, ScriptedAttempts().attempt, quick(resync=LATER, refresh=AT_ONCE)
+    )
+    await dispatcher.discovery.refresh()
+    runs = {(await house.submit(1))[1] for _ in range(3)}
+    whole = dispatcher.discovery.metadata.changed_runs
+
+    async def short(since: str | None, *, limit: int) -> object:
+        return await whole(since, limit=min(limit, 1))
+
+    dispatcher.discovery.metadata.changed_runs = short  # type: ignore[method-assign,assignment]
+    await dispatcher.discovery.refresh()
+
+    assert dispatcher.runs.keys() == runs
