@@ -138,7 +138,6 @@ def _members(engines: Engines, role: str) -> Members:
     )
     return Members(
         coordination=engines.coordination,
-        clock=engines.clock,
         me=me,
         keys=engines.encryption.fingerprints,
     )

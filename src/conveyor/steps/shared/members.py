@@ -14,7 +14,6 @@ import structlog
 from msgspec.structs import replace
 
 from conveyor.errors import Unavailable
-from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination, Member
 
 ANNOUNCE_EVERY = timedelta(seconds=5)
@@ -26,13 +25,10 @@ log = structlog.get_logger()
 @dataclass(slots=True, kw_only=True)
 class Members:
     coordination: Coordination
-    clock: Clock
     me: Member
     # Fingerprints of the encryption keys that this process can decrypt with, which may change.
     keys: Callable[[], Sequence[str]] = lambda: ()
     live: Mapping[str, Member] = field(default_factory=dict)  # by id, as of the last read
-    seen_at: dict[str, float] = field(default_factory=dict)  # when each was last in the list
-    reading_since: float | None = None  # without a failure; None before the first read
     is_unavailable: bool = False
 
     async def step(self) -> None:
@@ -40,12 +36,13 @@ class Members:
         self.me = replace(self.me, keys=tuple(self.keys()))
         try:
             await self.coordination.announce(self.me, life=LIFE)
-            self._see(await self.coordination.members())
+            members = await self.coordination.members()
         except Unavailable as error:
             if not self.is_unavailable:  # once, not at every announcement
                 log.warning("members.unavailable", why=str(error))
-            self.is_unavailable, self.reading_since = True, None
+            self.is_unavailable = True
         else:
+            self.live = {member.id: member for member in members}
             self.is_unavailable = False
 
     async def leave(self) -> None:
@@ -61,24 +58,3 @@ class Members:
     def is_alive(self, incarnation: str) -> bool:
         """Whether a process was in the list at the last read; this one always is."""
         return incarnation == self.me.id or incarnation in self.live
-
-    def is_dead(self, incarnation: str) -> bool:
-        """Whether a process has been missing from the list for a whole life of an announcement.
-
-        A server that lost the list gets it back by the next announcements. So no process is dead
-        before each live one has had the time to announce itself.
-        """
-        if self.reading_since is None or self.is_alive(incarnation):
-            return False
-        missing_since = self.seen_at.get(incarnation, self.reading_since)
-        missing_since = max(missing_since, self.reading_since)
-        return self.clock.monotonic() - missing_since >= LIFE.total_seconds()
-
-    def _see(self, members: Sequence[Member]) -> None:
-        now = self.clock.monotonic()
-        if self.reading_since is None:
-            self.reading_since = now
-        self.live = {member.id: member for member in members}
-        # Processes that were missing for a life are dead, which needs no record.
-        recent = {one: at for one, at in self.seen_at.items() if now - at < LIFE.total_seconds()}
-        self.seen_at = recent | dict.fromkeys(self.live, now)
