@@ -3,6 +3,7 @@
 Also the steps of operators' commands, which run in the service or over stores opened offline.
 """
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -57,6 +58,7 @@ from conveyor.telemetry.ports import (
 from conveyor.telemetry.process import ProcessMetrics
 from conveyor.timekeeping import Timekeeper
 
+READY_WITHIN = timedelta(seconds=3)  # probes of supervisors wait for seconds
 # Ports that `timed` does not wrap: the first two never wait, the others have their own metrics.
 NOT_TIMED = {"clock", "ids", "encryption", "gateway", "webhooks"}
 
@@ -261,15 +263,25 @@ def _readiness(engines: Engines, dispatcher: Dispatcher, *, runs_workers: bool) 
                 f"The disk of the data folder must have {LEAST_ROOM >> 20} MiB free, has "
                 f"{free >> 20} MiB: free some disk space"
             )
+        checks = [_check_engine(name, read) for name, read in reads.items()]
+        for failure in await asyncio.gather(*checks, return_exceptions=True):
+            if failure is not None:
+                raise failure
+        # Last: if the storage of bodies does not answer, that is the cause.
         if dispatcher.storage.is_closed:
             raise StorageFull("The storage of bodies must take every page: free some disk space")
-        for name, read in reads.items():
-            try:
-                await read()
-            except Unavailable as error:
-                raise Unavailable(f"The engine of {name} does not answer: {error}") from error
 
     return ready
+
+
+async def _check_engine(name: str, read: Callable[[], Awaitable[object]]) -> None:
+    try:
+        async with asyncio.timeout(READY_WITHIN.total_seconds()):
+            await read()
+    except TimeoutError:
+        raise Unavailable(f"The engine of {name} does not answer in time") from None
+    except Unavailable as error:
+        raise Unavailable(f"The engine of {name} does not answer: {error}") from error
 
 
 def _timekeeper(engines: Engines) -> Timekeeper | None:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from conveyor.app import services
 from conveyor.app.engines import open_engines
 from conveyor.app.roles import work
 from conveyor.app.services import build_service
@@ -138,6 +139,16 @@ async def test_a_service_with_an_engine_that_does_not_answer_is_not_ready(
             assert f"engine of {port} does not answer" in answer.json()["detail"]
 
 
+async def test_readiness_waits_for_no_engine_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "READY_WITHIN", timedelta(milliseconds=20))
+    async with _api_without("bodies", tmp_path, engine=_Hanging()) as api:
+        answer = await api.get("/readyz")
+    assert answer.status_code == 503
+    assert "engine of bodies does not answer in time" in answer.json()["detail"]
+
+
 async def test_without_coordination_requests_are_served_and_not_limited(tmp_path: Path) -> None:
     async with _api_without("coordination", tmp_path, requests_per_second=0.001) as api:
         job = await api.post("/v1/jobs", json={"tasks": [{"url": "https://ok.example/"}]})
@@ -172,13 +183,13 @@ async def test_a_refused_key_names_the_field_as_other_refusals_do(
 
 @asynccontextmanager
 async def _api_without(
-    port: str, folder: Path, *, runs_workers: bool = True, **changes: Any
+    port: str, folder: Path, *, runs_workers: bool = True, engine: object = None, **changes: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """The API of a service in which one engine does not answer."""
     settings = Settings(data=str(folder), durability="process", **changes)
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack)
-        away: dict[str, Any] = {port: _Away()}
+        away: dict[str, Any] = {port: engine or _Away()}
         service = build_service(settings, replace(engines, **away), runs_workers=runs_workers)
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app=service.app),
@@ -193,6 +204,16 @@ async def test_the_clock_is_kept_also_without_due_times_to_repair(tmp_path: Path
     async with AsyncExitStack() as stack:
         engines = replace(await open_engines(settings, stack), due_times=None)
         assert build_service(settings, engines).timekeeper
+
+
+class _Hanging:
+    """An engine whose calls never end."""
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        async def call(*_: object, **__: object) -> None:
+            await asyncio.Event().wait()
+
+        return call
 
 
 class _Away:
