@@ -29,7 +29,7 @@ def presigned(
 ) -> str:
     """The URL with a signature for one method, until `life` from now.
 
-    Whoever uses it must send the headers as given.
+    A client that uses it must send the headers as given.
     """
     at = now.strftime("%Y%m%dT%H%M%SZ")
     scope = f"{at[:8]}/{region}/s3/aws4_request"

@@ -75,7 +75,7 @@ class SharedLimits:
     on_change: Callable[[], None]  # calls may start that could not before
     records: dict[str, SharedRecord] = field(default_factory=dict)  # as last read or written
     written_at: dict[str, float] = field(default_factory=dict)
-    lessons: set[str] = field(default_factory=set)  # names of records to be written anew
+    lessons: set[str] = field(default_factory=set)  # names of records to write again
     unread: set[str] = field(default_factory=set)  # of which a notification came
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     tick_at: float = 0.0  # when records are read although no notification came
@@ -120,6 +120,9 @@ class SharedLimits:
                             self.unread |= names
                             self.woken.set()
             except Unavailable:
+                await asyncio.sleep(UNAVAILABLE_WAIT)
+            except Exception:
+                log.exception("step.bug", step="shared limits")  # the dispatcher polls meanwhile
                 await asyncio.sleep(UNAVAILABLE_WAIT)
 
     async def _tick(self) -> None:

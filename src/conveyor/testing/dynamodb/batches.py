@@ -150,7 +150,7 @@ def _statement(engine: DynamoDbEngine, request: Request) -> BatchEntry:
 
 
 def _guarded(find: Callable[[], object]) -> object:
-    """None if the request is wrong: whoever serves it says so."""
+    """None if the request is malformed: the server that gets it refuses it."""
     try:
         return find()
     except (Refusal, KeyError):

@@ -107,9 +107,9 @@ async def test_the_last_key_encrypts_and_all_decrypt() -> None:
     both = AesKeyRing(OLD, NEW)
     assert await both.decrypt(encrypted, context=WHERE) == "secret"
     assert not both.is_current(encrypted)
-    anew = both.encrypt("secret", context=WHERE)
-    assert both.is_current(anew)
-    assert await AesKeyRing(NEW).decrypt(anew, context=WHERE) == "secret"
+    encrypted_again = both.encrypt("secret", context=WHERE)
+    assert both.is_current(encrypted_again)
+    assert await AesKeyRing(NEW).decrypt(encrypted_again, context=WHERE) == "secret"
     with pytest.raises(Unavailable):
         await AesKeyRing(NEW).decrypt(encrypted, context=WHERE)
 
