@@ -25,6 +25,7 @@ from conveyor.testing.dynamodb.syntax import (
     Path,
     SizeOf,
 )
+from conveyor.testing.dynamodb.tokens import Tokens
 from conveyor.testing.dynamodb.values import TYPES, canonical, kind_of
 
 LONGEST = 4096  # bytes
@@ -114,7 +115,7 @@ def check_overlaps(paths: list[Path], what: str) -> None:
                 )
 
 
-class _Parser:
+class _Parser(Tokens):
     """By recursive descent."""
 
     def __init__(self, text: str, placeholders: Placeholders, what: str) -> None:
@@ -123,8 +124,7 @@ class _Parser:
             raise self.refusal("The expression can not be empty;")
         if len(text.encode()) > LONGEST:
             raise self.refusal("Expression size has exceeded the maximum allowed size;")
-        self._tokens = self._split(text)
-        self._at = 0
+        super().__init__(self._split(text), end="<EOF>")
 
     def refusal(self, why: str) -> Refusal:
         return invalid(f"Invalid {self._what}: {why}")
@@ -141,21 +141,6 @@ class _Parser:
         return tokens
 
     # Tokens.
-
-    def peek(self, ahead: int = 0) -> tuple[str, str]:
-        at = self._at + ahead
-        return self._tokens[at] if at < len(self._tokens) else ("end", "<EOF>")
-
-    def next(self) -> tuple[str, str]:
-        token = self.peek()
-        self._at += 1
-        return token
-
-    def take(self, sign: str) -> bool:
-        if self.peek() == ("sign", sign):
-            self._at += 1
-            return True
-        return False
 
     def expect(self, sign: str) -> None:
         if not self.take(sign):
@@ -209,7 +194,7 @@ class _Parser:
         for n, token in enumerate(self._tokens[self._at :], self._at):
             depth += (token == ("sign", "(")) - (token == ("sign", ")"))
             if depth == 0:
-                return self._tokens[n + 1 : n + 2] == [("sign", ")")]
+                return list(self._tokens[n + 1 : n + 2]) == [("sign", ")")]
         return False
 
     def _test(self) -> Condition:

@@ -31,6 +31,7 @@ from conveyor.testing.dynamodb.syntax import (
     SetChange,
     SizeOf,
 )
+from conveyor.testing.dynamodb.tokens import Tokens
 from conveyor.testing.dynamodb.values import canonical
 
 TOKEN = re.compile(
@@ -92,42 +93,26 @@ def _split(text: str) -> Sequence[tuple[str, str]]:
     return tokens
 
 
-class _Parser:
+class _Parser(Tokens):
     def __init__(self, text: str, parameters: Sequence[Any]) -> None:
         if not text.strip():
             raise invalid("Statement must not be empty")
-        self._tokens = _split(text.strip())
+        super().__init__(_split(text.strip()))
         self._parameters = [canonical(value) for value in parameters]
         if self._tokens.count(("sign", "?")) != len(self._parameters):
             raise invalid("Number of parameters in request and statement don't match.")
-        self._at = 0
         self._used = 0
 
     # Tokens.
 
-    def _peek(self, ahead: int = 0) -> tuple[str, str]:
-        at = self._at + ahead
-        return self._tokens[at] if at < len(self._tokens) else ("end", "")
-
-    def _next(self) -> tuple[str, str]:
-        token = self._peek()
-        self._at += 1
-        return token
-
-    def _take(self, sign: str) -> bool:
-        if self._peek() == ("sign", sign):
-            self._at += 1
-            return True
-        return False
-
     def _expect(self, sign: str) -> None:
-        if not self._take(sign):
-            raise _malformed(self._peek()[1])
+        if not self.take(sign):
+            raise _malformed(self.peek()[1])
 
     def _word(self, *words: str) -> bool:
         """Take these words, if they follow."""
         for n, word in enumerate(words):
-            kind, text = self._peek(n)
+            kind, text = self.peek(n)
             if kind != "word" or text.upper() != word:
                 return False
         self._at += len(words)
@@ -135,7 +120,7 @@ class _Parser:
 
     def _expect_word(self, *words: str) -> None:
         if not self._word(*words):
-            raise _malformed(self._peek()[1])
+            raise _malformed(self.peek()[1])
 
     # Statements.
 
@@ -145,27 +130,27 @@ class _Parser:
         elif self._word("UPDATE"):
             parsed = self._update()
         elif self._word("DELETE", "FROM"):
-            table = self._table()
+            table = self._name()
             self._expect_word("WHERE")
             parsed = DeleteStatement(table, self._condition(), self._returning({"ALL OLD *"}))
         elif self._word("SELECT"):
             parsed = self._select()
         else:
-            raise _malformed(self._peek()[1])
-        self._take(";")
-        if self._peek()[0] != "end":
-            raise _malformed(self._peek()[1])
+            raise _malformed(self.peek()[1])
+        self.take(";")
+        if self.peek()[0] != "end":
+            raise _malformed(self.peek()[1])
         return parsed
 
     def _insert(self) -> InsertStatement:
-        table = self._table()
+        table = self._name()
         self._expect_word("VALUE")
-        if self._peek() != ("sign", "{"):
-            raise _malformed(self._peek()[1])
+        if self.peek() != ("sign", "{"):
+            raise _malformed(self.peek()[1])
         return InsertStatement(table, self._literal()["M"])
 
     def _update(self) -> UpdateStatement:
-        table = self._table()
+        table = self._name()
         assigned: list[tuple[Path, Operand]] = []
         removed: list[Path] = []
         while True:
@@ -178,7 +163,7 @@ class _Parser:
             else:
                 break
         if not (assigned or removed):
-            raise _malformed(self._peek()[1])
+            raise _malformed(self.peek()[1])
         actions = UpdateActions(set=tuple(assigned), remove=tuple(removed))
         check_overlaps(actions.paths, "UpdateExpression")
         self._expect_word("WHERE")
@@ -187,21 +172,21 @@ class _Parser:
     def _returning(self, allowed: set[str]) -> str:
         if not self._word("RETURNING"):
             return ""
-        wanted = " ".join(self._next()[1].upper() for _ in range(3))
+        wanted = " ".join(self.next()[1].upper() for _ in range(3))
         if wanted not in allowed:
             raise invalid(f"Invalid returning clause: RETURNING {wanted}")
         return wanted
 
     def _select(self) -> SelectStatement:
         paths: list[Path] | None = None
-        if not self._take("*"):
+        if not self.take("*"):
             paths = [self._path()]
-            while self._take(","):
+            while self.take(","):
                 paths.append(self._path())
         self._expect_word("FROM")
-        table, index = self._table(), None
-        if self._take("."):
-            index = self._table()
+        table, index = self._name(), None
+        if self.take("."):
+            index = self._name()
         where = self._condition() if self._word("WHERE") else None
         is_forward = True
         if self._word("ORDER", "BY"):
@@ -209,14 +194,6 @@ class _Parser:
             is_forward = not self._word("DESC")
             self._word("ASC")
         return SelectStatement(table, index, paths, where, is_forward)
-
-    def _table(self) -> str:
-        kind, text = self._next()
-        if kind == "quoted":
-            return text[1:-1]
-        if kind != "word" or text.upper() in RESERVED:
-            raise _malformed(text)
-        return text
 
     # Conditions.
 
@@ -235,16 +212,16 @@ class _Parser:
     def _negation(self) -> Condition:
         if self._word("NOT"):
             return NotHolding(self._negation())
-        if self._take("("):
+        if self.take("("):
             condition = self._condition()
             self._expect(")")
             return condition
         return self._test()
 
     def _test(self) -> Condition:
-        kind, text = self._peek()
-        if kind == "word" and text.lower() in TESTS and self._peek(1) == ("sign", "("):
-            self._next()
+        kind, text = self.peek()
+        if kind == "word" and text.lower() in TESTS and self.peek(1) == ("sign", "("):
+            self.next()
             self._expect("(")
             path = self._path()
             self._expect(",")
@@ -260,7 +237,7 @@ class _Parser:
             return Between(operand, low, self._sum())
         if self._word("IN"):
             return self._among(operand)
-        kind, sign = self._next()
+        kind, sign = self.next()
         if kind != "sign" or sign not in {*COMPARISONS, "!="}:
             raise _malformed(sign)
         return Comparison("<>" if sign == "!=" else sign, operand, self._sum())
@@ -275,11 +252,11 @@ class _Parser:
         return NotHolding(is_null) if is_negated else is_null
 
     def _among(self, operand: Operand) -> Among:
-        end = {"(": ")", "[": "]"}.get(self._next()[1])
+        end = {"(": ")", "[": "]"}.get(self.next()[1])
         if end is None:
-            raise _malformed(self._peek()[1])
+            raise _malformed(self.peek()[1])
         choices = [self._sum()]
-        while self._take(","):
+        while self.take(","):
             choices.append(self._sum())
         self._expect(end)
         return Among(operand, choices)
@@ -289,20 +266,20 @@ class _Parser:
     def _sum(self) -> Operand:
         left = self._operand()
         for sign, factor in (("+", 1), ("-", -1)):
-            if self._take(sign):
+            if self.take(sign):
                 return Arithmetic(factor, left, self._operand())
         return left
 
     def _operand(self) -> Operand:
-        kind, text = self._peek()
-        if kind == "word" and self._peek(1) == ("sign", "("):
+        kind, text = self.peek()
+        if kind == "word" and self.peek(1) == ("sign", "("):
             return self._function(text.lower())
         if kind == "quoted" or (kind == "word" and text.upper() not in {"TRUE", "FALSE", "NULL"}):
             return self._path()
         return Literal(self._literal())
 
     def _function(self, name: str) -> Operand:
-        self._next()
+        self.next()
         self._expect("(")
         if name == "size":
             operand: Operand = SizeOf(self._path())
@@ -322,10 +299,10 @@ class _Parser:
     def _path(self) -> Path:
         parts: list[str | int] = [self._name()]
         while True:
-            if self._take("."):
+            if self.take("."):
                 parts.append(self._name())
-            elif self._take("["):
-                kind, text = self._next()
+            elif self.take("["):
+                kind, text = self.next()
                 if kind != "number":
                     raise _malformed(text)
                 parts.append(int(text))
@@ -334,7 +311,7 @@ class _Parser:
                 return Path(tuple(parts))
 
     def _name(self) -> str:
-        kind, text = self._next()
+        kind, text = self.next()
         if kind == "quoted":
             return text[1:-1]
         if kind != "word" or text.upper() in RESERVED:
@@ -344,14 +321,14 @@ class _Parser:
     # Values.
 
     def _literal(self) -> AttributeValue:
-        kind, text = self._next()
+        kind, text = self.next()
         match kind, text:
             case "text", _:
                 return {"S": text[1:-1].replace("''", "'")}
             case "number", _:
                 return canonical({"N": text})
             case "sign", "-":
-                return canonical({"N": f"-{self._next()[1]}"})
+                return canonical({"N": f"-{self.next()[1]}"})
             case "sign", "?":
                 self._used += 1
                 return self._parameters[self._used - 1]
@@ -370,7 +347,7 @@ class _Parser:
 
     def _elements(self, end: str) -> list[AttributeValue]:
         elements: list[AttributeValue] = []
-        while not self._take(end):
+        while not self.take(end):
             if elements:
                 self._expect(",")
             elements.append(self._literal())
@@ -386,10 +363,10 @@ class _Parser:
 
     def _map(self) -> AttributeValue:
         fields: dict[str, AttributeValue] = {}
-        while not self._take("}"):
+        while not self.take("}"):
             if fields:
                 self._expect(",")
-            kind, text = self._next()
+            kind, text = self.next()
             if kind != "text":
                 raise _malformed(text)
             self._expect(":")
