@@ -10,7 +10,7 @@ import pytest
 from conveyor.adapters.aws import client as client_module
 from conveyor.adapters.aws.client import DYNAMODB, SQS, AwsClient, endpoint_of
 from conveyor.adapters.aws.credentials import RefreshedKeys
-from conveyor.adapters.aws.dynamodb_batches import DynamoDbBatches
+from conveyor.adapters.aws.dynamodb.batches import DynamoDbBatches
 from conveyor.adapters.aws.faults import (
     ConditionFailed,
     OutcomeUnknown,

@@ -19,7 +19,7 @@ from conveyor.adapters.aws import client as client_module
 from conveyor.adapters.aws.attribute_values import encode
 from conveyor.adapters.aws.client import AwsClient
 from conveyor.adapters.aws.credentials import RefreshedKeys
-from conveyor.adapters.aws.dynamodb_batches import DynamoDbBatches
+from conveyor.adapters.aws.dynamodb.batches import DynamoDbBatches
 from conveyor.adapters.aws.faults import ConditionFailed, OutcomeUnknown, ServiceRefusal
 from conveyor.adapters.shared.aws_credentials import Keys
 from conveyor.adapters.system.clock import SystemClock

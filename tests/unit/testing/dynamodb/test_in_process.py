@@ -3,7 +3,7 @@
 import asyncio
 from datetime import timedelta
 
-from conveyor.adapters.aws.dynamodb_batches import DynamoDbBatches
+from conveyor.adapters.aws.dynamodb.batches import DynamoDbBatches
 from conveyor.testing.dynamodb.engine import DynamoDbEngine, Knobs
 from conveyor.testing.dynamodb.in_process import client_in_process
 from tests.harness import time_lapse
