@@ -18,6 +18,7 @@ DIRECT = "direct:"  # in place of a gateway's URL
 MOST_TASK_BYTES = 1024 * 1024
 SECRET = {"api_keys", "encryption_key", "gateway_key"}
 LIMITS = Limits()  # the defaults
+PERMIT_LEASE = timedelta(seconds=30)
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 LOOPS = ("dispatch", "control", "sender", "scheduler", "sweeper")
 
@@ -142,8 +143,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         _about(
             "Engine of permits, rate limits, cached counts and notifications: `memory:`, in one "
-            "process, or `redis://host:6379/0`, a Redis or Valkey server (`rediss:` with TLS; "
-            "`?cluster=true` for a cluster, `?prefix=name` for the prefix of its keys)."
+            "process; `redis://host:6379/0`, a Redis or Valkey server (`rediss:` with TLS; "
+            "`?cluster=true` for a cluster, `?prefix=name` for the prefix of its keys); or "
+            "`dynamodb://table`."
         ),
     ] = "memory:"
     durability: Annotated[
@@ -163,10 +165,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     concurrency: Annotated[int, _about("Tasks in flight in one process.", ge=1)] = 500
     lease: Annotated[
-        timedelta, _about("How long a claim or a permit is valid without renewal.")
+        timedelta,
+        _about(
+            "How long a claim is valid without renewal; 90s with `engines = aws`. A permit is valid "
+            "as long, but at most for 30s or three times `renewal`."
+        ),
     ] = timedelta(seconds=30)
     renewal: Annotated[
-        timedelta, _about("Time between renewals of both; must be less than half of the lease.")
+        timedelta,
+        _about(
+            "Time between renewals of both; must be less than half of the lease. With `queues`, claims "
+            "are renewed from half of their lease on."
+        ),
     ] = timedelta(seconds=10)
     grace: Annotated[
         timedelta, _about("Time that tasks in flight get to finish when the program stops.")
@@ -352,6 +362,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         names = set(Limits.__struct_fields__) & set(Settings.__struct_fields__)
         honoured = HONOURED[self.gateway_scheme]
         return Limits(honoured=honoured, **{name: getattr(self, name) for name in names})
+
+    @property
+    def permit_lease(self) -> timedelta:
+        """How long a permit is valid without renewal.
+
+        All permits of a process are renewed together, at little cost. So a worker that died blocks
+        others for a short time, also where leases of tasks are long because each renewal is a
+        write of its own.
+        """
+        return min(self.lease, max(PERMIT_LEASE, 3 * self.renewal))
 
     @property
     def folder(self) -> Path:

@@ -73,6 +73,10 @@ PRESETS: dict[str, dict[str, str | None]] = {
 }
 
 
+# Value of `engines` -> the lease of tasks. On DynamoDB each renewal of a task is a write.
+PRESET_LEASES = {"aws": timedelta(seconds=90)}
+
+
 def load_settings(
     flags: Mapping[str, object],
     *,
@@ -142,7 +146,8 @@ def _with_engines(given: dict[str, object]) -> dict[str, object]:
     chosen = {
         kind: given["metadata"] if url is OF_METADATA else url for kind, url in preset.items()
     }
-    return {**chosen, **given}
+    lease = PRESET_LEASES.get(str(given.get("engines")))
+    return {**chosen, **({"lease": lease} if lease else {}), **given}
 
 
 def _refused(name: str, requirement: str, given: object, remedy: str = "") -> RefusedToStart:

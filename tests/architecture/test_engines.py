@@ -10,6 +10,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from conveyor.adapters.aws.dynamodb.layout import table_definition
+from conveyor.adapters.system.clock import SystemClock
 from conveyor.app import rows as rows_module
 from conveyor.app.engines import (
     OPTIONAL,
@@ -23,6 +25,7 @@ from conveyor.app.rows import TASKS, TaskEngine
 from conveyor.app.schemes import Opening
 from conveyor.errors import RefusedToStart
 from conveyor.settings import Settings
+from conveyor.testing.dynamodb.server import dynamodb_server
 from tests.contracts.conftest import (
     BLOBS,
     BODIES,
@@ -82,14 +85,21 @@ async def test_every_scheme_opens(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     if kind == "queues":
         monkeypatch.setitem(cast("Any", TASKS), "sqlite", TASKS_WITHOUT_QUEUE)
-    settings = a_setting(kind, f"{scheme}:{ADDRESSES.get(scheme, '')}", tmp_path)
-    check_engines(settings)
-    async with AsyncExitStack() as stack:
-        engines = await open_engines(settings, stack)
-        assert getattr(engines, kind) is not None
-    if SCHEMES[kind][scheme].is_offline:
-        async with open_offline(settings) as stores:
-            assert getattr(stores, kind) is not None
+    async with AsyncExitStack() as server:
+        address = ADDRESSES.get(scheme, "")
+        if scheme == "dynamodb":
+            # Its table is looked for at the start.
+            served = await server.enter_async_context(dynamodb_server(SystemClock()))
+            served.engine.execute("CreateTable", table_definition("conveyor"))
+            address = f"//conveyor?endpoint={served.url}"
+        settings = a_setting(kind, f"{scheme}:{address}", tmp_path)
+        check_engines(settings)
+        async with AsyncExitStack() as stack:
+            engines = await open_engines(settings, stack)
+            assert getattr(engines, kind) is not None
+        if SCHEMES[kind][scheme].is_offline:
+            async with open_offline(settings) as stores:
+                assert getattr(stores, kind) is not None
 
 
 @every_row

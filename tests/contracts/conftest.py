@@ -15,6 +15,7 @@ from random import Random
 
 import pytest
 
+from conveyor.adapters.aws.dynamodb.coordination import DynamoDbCoordination
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.memory.coordination import MemoryCoordination
@@ -44,13 +45,29 @@ from conveyor.testing.shared.server import plainly, serving
 from conveyor.testing.shared.store import SharedPorts, SharedStore
 from conveyor.testing.shared.wire import Hello
 from tests.certificates import Authority
+from tests.harness.dynamodb import PLACES, a_table
 from tests.harness.valkey import Valkey, a_prefix, aging, coordination_at, tls_in_front_of
 from tests.s3_server import S3Server
+from tests.seed import run_seed
 
 LEASE = timedelta(seconds=60)
 SEED = 20260302
+OFTEN = timedelta(milliseconds=20)  # a poll for notifications
+# Engines of which `make test` runs some tests, that the seed chooses: they repeat what others show.
+SAMPLED = frozenset(PLACES[1:])
+SAMPLE = 10  # 1 in so many tests
 
 OpenEngine = Callable[[Path], AbstractAsyncContextManager[Engine]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        case = getattr(item, "callspec", None)
+        if case and SAMPLED.intersection(map(str, case.params.values())):
+            chance = Random(f"{run_seed()} {item.nodeid}")
+            if chance.randrange(SAMPLE):
+                item.add_marker(pytest.mark.long)
 
 
 @asynccontextmanager
@@ -247,6 +264,29 @@ async def _redis_coordination(
         )
 
 
+def dynamodb_coordination(place: str) -> "OpenCoordination":
+    @asynccontextmanager
+    async def opened(request: pytest.FixtureRequest) -> AsyncIterator[CoordinationUnderTest]:
+        clock = FakeClock()
+
+        async def pass_time(by: timedelta) -> None:
+            clock.advance(by)
+
+        ids = SystemIds(SystemClock())  # unique beyond the test: ministack serves all of them
+        async with a_table(place, request, clock) as table:
+            one, other = (
+                DynamoDbCoordination(
+                    table, clock=clock, incarnation=ids.new(), lease=LEASE, poll_every=OFTEN
+                )
+                for _ in range(2)
+            )
+            yield CoordinationUnderTest(
+                coordination=one, another=other, lease=LEASE, pass_time=pass_time, precise=True
+            )
+
+    return opened
+
+
 OpenCoordination = Callable[
     [pytest.FixtureRequest], AbstractAsyncContextManager[CoordinationUnderTest]
 ]
@@ -255,6 +295,7 @@ COORDINATION: dict[str, OpenCoordination] = {
     "redis": redis_coordination,
     "rediss": rediss_coordination,
     "cluster": cluster_coordination,
+    **{place: dynamodb_coordination(place) for place in PLACES},
 }
 QUEUES: dict[str, Habits] = {"calm": CALM, "nasty": NASTY, "served": CALM}
 

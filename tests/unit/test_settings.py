@@ -383,6 +383,10 @@ def test_one_setting_chooses_the_engines_of_all_kinds_and_each_kind_wins_over_it
     assert (aws.metadata, aws.tasks) == ("dynamodb://conveyor", "dynamodb://conveyor")
     assert (aws.control_queue, aws.queues) == ("sqs://mine", "sqs://conveyor")
     assert (aws.bodies, aws.blobs, aws.coordination) == tuple(given.values())
+    assert (aws.lease, aws.permit_lease) == (timedelta(seconds=90), timedelta(seconds=30))
+    assert load_settings(
+        {"engines": "aws", "lease": "40s", **given}, environ={}
+    ).lease == timedelta(seconds=40)
 
     postgres = load_settings(
         {"engines": "postgres", "metadata": "postgresql://db", **given}, environ={}
@@ -391,3 +395,20 @@ def test_one_setting_chooses_the_engines_of_all_kinds_and_each_kind_wins_over_it
     assert postgres.queues == ""
     embedded = load_settings({}, environ={"CONVEYOR_ENGINES": "embedded"})
     assert embedded == Settings()
+
+
+@pytest.mark.parametrize(
+    ("lease", "renewal", "permits"),
+    [
+        ("30s", "10s", 30),
+        ("90s", "10s", 30),
+        ("2s", "500ms", 2),
+        ("90s", "20s", 60),
+        ("90s", "40s", 90),
+    ],
+)
+def test_permits_are_valid_for_half_a_minute_unless_leases_or_renewals_say_otherwise(
+    lease: str, renewal: str, permits: int
+) -> None:
+    settings = load_settings({"lease": lease, "renewal": renewal}, environ={})
+    assert settings.permit_lease == timedelta(seconds=permits)

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.redis.address import FORM, is_address, parse_address
+from conveyor.app.aws import DYNAMODB_COORDINATION
 from conveyor.app.schemes import Opening, Scheme
 from conveyor.errors import RefusedToStart
 from conveyor.ports.coordination import Coordination
 
 
 async def _memory(opening: Opening, _address: str) -> Coordination:
-    return MemoryCoordination(opening.clock, lease=opening.settings.lease)
+    return MemoryCoordination(opening.clock, lease=opening.settings.permit_lease)
 
 
 def _redis(scheme: str) -> Scheme[Coordination]:
@@ -28,7 +29,7 @@ def _redis(scheme: str) -> Scheme[Coordination]:
             parse_address(f"{scheme}:{address}"),
             clock=opening.clock,
             incarnation=opening.incarnation,
-            lease=opening.settings.lease,
+            lease=opening.settings.permit_lease,
         )
         return await opening.stack.enter_async_context(coordination)
 
@@ -45,4 +46,5 @@ COORDINATION: Mapping[str, Scheme[Coordination]] = {
     "memory": Scheme(open=_memory, is_offline=False, in_memory=True),
     "redis": _redis("redis"),
     "rediss": _redis("rediss"),
+    "dynamodb": DYNAMODB_COORDINATION,
 }

@@ -152,7 +152,7 @@ def build_steps(
         purge=purge,
         export=export,
         control_worker=build_control_worker(
-            engines, (shared.ingest, purge, export), wakeups.control.wake_one, settings.lease
+            engines, (shared.ingest, purge, export), wakeups.control.wake_one, settings.permit_lease
         ),
         dispatcher=dispatcher,
         settle=settle,
@@ -350,7 +350,7 @@ def _dispatch(
             config,
             renewal=settings.renewal,
             renew_from=settings.lease / 2 if engines.queues else timedelta(),
-            lease=settings.lease,
+            lease=settings.permit_lease,
             grace=settings.grace,
         ),
         shared_as=engines.incarnation if engines.shares_coordination else "",
@@ -405,7 +405,7 @@ def _queued_steps(shared: _Shared) -> tuple[Purge, ExportRuns]:
 def _sweep(shared: _Shared, complete: Complete, metrics: Metrics, delete: Delete) -> Sweeper:
     settings, engines = shared.settings, shared.engines
     permit = SweeperPermit(
-        coordination=engines.coordination, clock=engines.clock, lease=settings.lease
+        coordination=engines.coordination, clock=engines.clock, lease=settings.permit_lease
     )
     return build_sweep(
         settings,

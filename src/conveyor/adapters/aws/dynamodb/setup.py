@@ -115,5 +115,9 @@ async def _enable_ttl(client: AwsClient, name: str) -> str:
         return "expired items are removed"
     wanted = {"Enabled": True, "AttributeName": TTL}
     request = {"TableName": name, "TimeToLiveSpecification": wanted}
-    await client.call("UpdateTimeToLive", request, repeatable=True)
+    try:
+        await client.call("UpdateTimeToLive", request, repeatable=True)
+    except ServiceRefusal as refusal:
+        if not refusal.follows_unknown:  # else an attempt without an answer has enabled it
+            raise
     return "enabled the removal of expired items"
