@@ -111,7 +111,8 @@ class Metadata(Protocol):
     So a page may be short; only an empty page is the end.
 
     Every method raises `Unavailable` when the engine cannot answer; `commit` also raises
-    `StorageFull`. Errors of drivers must not pass.
+    `StorageFull`, and `TooLarge` for a record that the engine cannot store: every engine stores
+    one of 390,000 bytes. Errors of drivers must not pass.
     """
 
     async def commit(self, *changes: Change) -> None:

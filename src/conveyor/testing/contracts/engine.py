@@ -51,6 +51,7 @@ class Engine:
     other: Work | None = None  # the work of another process at the same rows
     precise: bool = True  # False: its times are whole seconds
     expires_itself: bool = False  # expired records disappear without `clear_expired`
+    largest_record: int | None = None  # bytes that a record of metadata may have; None: any number
     # Waits by the clock of an engine that has one of its own; None: the fake clock is its clock.
     wait: Callable[[timedelta], Awaitable[None]] | None = None
 

@@ -20,7 +20,7 @@ from conveyor.domain.job import Deletion, Job
 from conveyor.domain.outbox import OutboxEvent
 from conveyor.domain.run import Run
 from conveyor.domain.signing import SigningKeys
-from conveyor.errors import KeyTaken, Stale
+from conveyor.errors import KeyTaken, Stale, TooLarge
 from conveyor.ports.metadata import MOST_CHANGES, Change, Metadata, Removed, Row, key_of
 from conveyor.testing.contracts.changed_runs import ChangedRunsContract
 from conveyor.testing.contracts.engine import SECOND, Engine, joined
@@ -258,6 +258,20 @@ class CommittingContract:
     async def test_a_commit_changes_a_record_once(self, engine: Engine, again: Change) -> None:
         with pytest.raises(ValueError, match="once"):
             await engine.metadata.commit(a_run(), again)
+        assert await engine.metadata.get(Run, RUN) is None
+
+    async def test_a_record_that_is_too_large_is_refused(self, engine: Engine) -> None:
+        if not engine.largest_record:
+            pytest.skip("records of any size are stored")
+        large = a_job(metadata="x" * (engine.largest_record - len(msgspec.json.encode(a_job()))))
+        await engine.metadata.commit(large)
+        assert await engine.metadata.get(Job, JOB) == as_stored(large)
+
+        larger = a_job(version=1, metadata="x" * engine.largest_record + "x" * 20_000)
+        for changes in ([larger], [larger, a_run()]):
+            with pytest.raises(TooLarge):
+                await engine.metadata.commit(*changes)
+        assert await engine.metadata.get(Job, JOB) == as_stored(large)
         assert await engine.metadata.get(Run, RUN) is None
 
     async def test_committing_nothing_is_fine(self, engine: Engine) -> None:
