@@ -1,8 +1,8 @@
 """Each fault of the proxy is seen by the client as intended, and its retries survive it."""
 
 import asyncio
-import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -256,7 +256,7 @@ async def test_the_proxy_counts_what_the_fake_counts(disturbed: Disturbed) -> No
     assert {name: ours[name] for name in theirs} == theirs
     assert ours["disagreements"] == 0
     async with httpx.AsyncClient() as http:
-        assert (await http.get(f"{disturbed.proxy.url}/counts")).json() == ours
+        assert (await http.get(f"{disturbed.proxy.url}/meter")).json() == ours
 
 
 async def test_the_copy_follows_an_emulator(ministack: Emulator) -> None:
@@ -285,25 +285,44 @@ async def test_a_table_that_exists_is_read_once(ministack: Emulator) -> None:
         await DynamoDbBatches(client).execute(statements, repeatable=True)
         await client.call("DeleteTable", {"TableName": table})
     assert proxy.counts()["wcu"] == 5
-    assert proxy.counts()["requests"] == {"BatchExecuteStatement": 1, "DeleteTable": 1}
+    assert proxy.counts()["requests"] == {"BatchExecuteStatement UPDATE": 1, "DeleteTable": 1}
 
 
-async def test_it_can_be_used_by_hand() -> None:
-    async with dynamodb_server(SystemClock()) as fake:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "conveyor.testing.dynamodb.proxy",
-            *("--upstream", fake.url, "--seed", "7", "--slow", "0.5", "--delay", "0.001"),
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, **Emulator("fake", fake.url).environ},
-        )
-        assert process.stdout is not None
-        url = (await process.stdout.readline()).decode().strip()
-        async with client_of(url) as client:
+async def test_both_can_be_used_by_hand() -> None:
+    async with (
+        by_hand("fake", "--index-lag", "0.1", "--seed", "3") as fake,
+        by_hand("proxy", "--upstream", fake.url, "--slow", "0.5", "--delay", "0") as proxy,
+    ):
+        async with client_of(proxy.url) as client:
             await client.call("CreateTable", table_request())
             await client.call("PutItem", put_of("1"))
+        async with httpx.AsyncClient() as http:
+            counts = (await http.get(f"{fake.url}/meter")).json()
+        assert counts["requests"] == {"CreateTable": 1, "PutItem": 1}
+        assert counts["wcu_by_kind"]["PutItem"] == 1
+    for told in (proxy.told, fake.told):
+        assert re.search(r"^PutItem +1 +1 +1.0 +0.0$", told, re.MULTILINE), told
+        assert re.search(r"^all +2 +1 +1.0 +0.0$", told, re.MULTILINE), told
+
+
+@dataclass(slots=True)
+class ByHand:
+    url: str
+    told: str = ""  # at its end
+
+
+@asynccontextmanager
+async def by_hand(*arguments: str) -> AsyncIterator[ByHand]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "conveyor.testing.dynamodb", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, **Emulator("fake", "").environ},
+    )
+    assert process.stdout is not None
+    program = ByHand((await process.stdout.readline()).decode().strip())
+    try:
+        yield program
+    finally:
         process.send_signal(signal.SIGTERM)
-        told, _ = await process.communicate()
+        program.told = (await process.communicate())[0].decode()
     assert process.returncode == 0
-    assert json.loads(told)["requests"] == {"CreateTable": 1, "PutItem": 1}

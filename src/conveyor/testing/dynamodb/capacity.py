@@ -8,7 +8,7 @@ Sources, of the developer guide: `read-write-operations`, `GSI` (write capacity 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -27,6 +27,7 @@ class Units:
 
     write: Mapping[str, float] = field(default_factory=dict)
     read: Mapping[str, float] = field(default_factory=dict)
+    items: int = 0  # written or, before any filter, read
 
     @property
     def written(self) -> float:
@@ -37,7 +38,9 @@ class Units:
         return sum(self.read.values())
 
     def __add__(self, other: Self) -> "Units":
-        return Units(_sum(self.write, other.write), _sum(self.read, other.read))
+        return Units(
+            _sum(self.write, other.write), _sum(self.read, other.read), self.items + other.items
+        )
 
 
 def total(units: Iterable[Units]) -> Units:
@@ -53,7 +56,7 @@ def write(
     for name, index in schema.indexes.items():
         if cost := _index_units(schema, index, before, after):
             units[name] = float(factor * cost)
-    return Units(write=units)
+    return Units(write=units, items=1)
 
 
 def failed_write(
@@ -61,7 +64,7 @@ def failed_write(
 ) -> Units:
     """A write whose condition did not hold: the larger of the stored and the attempted item."""
     factor = TRANSACTIONAL if transactional else 1
-    return Units(write={TABLE: float(factor * _write_units(before, after))})
+    return Units(write={TABLE: float(factor * _write_units(before, after))}, items=1)
 
 
 def get(item: Item | None, *, consistent: bool) -> Units:
@@ -70,13 +73,14 @@ def get(item: Item | None, *, consistent: bool) -> Units:
 
 
 def transactional_get(item: Item | None) -> Units:
-    return Units(read={TABLE: float(TRANSACTIONAL * _read_units(_size(item)))})
+    units = float(TRANSACTIONAL * _read_units(_size(item)))
+    return Units(read={TABLE: units}, items=item is not None)
 
 
-def query(evaluated: Iterable[Item], *, consistent: bool, index: str = TABLE) -> Units:
+def query(evaluated: Collection[Item], *, consistent: bool, index: str = TABLE) -> Units:
     """Read one page: the items read, before any filter, as they are in the table or index."""
     units = _read_units(sum(map(item_size, evaluated)))
-    return Units(read={index: units if consistent else units / 2})
+    return Units(read={index: units if consistent else units / 2}, items=len(evaluated))
 
 
 class Meter:
@@ -85,23 +89,47 @@ class Meter:
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        self.units = Units()
+        self.by_kind: dict[str, Units] = {}
 
-    def count(self, operation: str, units: Units, *, refused: str = "") -> None:
+    @property
+    def units(self) -> Units:
+        return total(self.by_kind.values())
+
+    def count(self, kind: str, units: Units, *, refused: str = "") -> None:
         """Count one request. `refused` is the code of its error."""
-        self.requests[operation] += 1
+        self.requests[kind] += 1
         if refused:
             self.refused[refused] += 1
-        self.units += units
+        self.by_kind[kind] = self.by_kind.get(kind, Units()) + units
+
+    def table(self) -> str:
+        """The counts as text, a line for each kind of request."""
+        lines = [
+            (kind, self.requests[kind], units.items, units.written, units.consumed)
+            for kind, units in sorted(self.by_kind.items())
+        ]
+        told = self.units
+        lines.append(("all", self.requests.total(), told.items, told.written, told.consumed))
+        shown = [f"{'':32}{'requests':>10}{'items':>10}{'WCU':>12}{'RCU':>12}"]
+        shown += [
+            f"{kind:32}{requests:10,}{items:10,}{written:12,.1f}{consumed:12,.1f}"
+            for kind, requests, items, written, consumed in lines
+        ]
+        shown += [f"refused: {code} {times:,}" for code, times in sorted(self.refused.items())]
+        return "\n".join(shown)
 
     def summary(self) -> dict[str, object]:
+        units = self.units
         return {
             "requests": dict(sorted(self.requests.items())),
+            "items": {kind: units.items for kind, units in sorted(self.by_kind.items())},
             "refused": dict(sorted(self.refused.items())),
-            "wcu": self.units.written,
-            "rcu": self.units.consumed,
-            "wcu_by_index": _named(self.units.write),
-            "rcu_by_index": _named(self.units.read),
+            "wcu": units.written,
+            "rcu": units.consumed,
+            "wcu_by_kind": {kind: one.written for kind, one in sorted(self.by_kind.items())},
+            "rcu_by_kind": {kind: one.consumed for kind, one in sorted(self.by_kind.items())},
+            "wcu_by_index": _named(units.write),
+            "rcu_by_index": _named(units.read),
         }
 
 

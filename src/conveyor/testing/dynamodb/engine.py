@@ -24,6 +24,7 @@ from conveyor.testing.dynamodb.refusals import (
     invalid,
     not_found,
 )
+from conveyor.testing.dynamodb.request_fields import check_fields, kind_of_request
 from conveyor.testing.dynamodb.storage import Order, StoredTable
 from conveyor.testing.dynamodb.syntax import Condition, holds
 
@@ -41,6 +42,7 @@ class Knobs:
     transaction_time: timedelta = timedelta()
     writes_per_second: float | None = 1_000.0  # units for each partition key; None: no limit
     reads_per_second: float | None = 3_000.0
+    creation_time: timedelta = timedelta()  # of a table, which is not found until then
     seed: int = 0
 
 
@@ -84,13 +86,15 @@ class DynamoDbEngine:
         self._charged = Units()
         if operation not in OPERATIONS:
             raise Refusal("UnknownOperationException", operation)
+        kind = kind_of_request(operation, request)
         try:
+            check_fields(operation, request)
             response = OPERATIONS[operation](self, request)
         except Refusal as refusal:
             self._charged += refusal.units
-            self.meter.count(operation, self._charged, refused=refusal.code)
+            self.meter.count(kind, self._charged, refused=refusal.code)
             raise
-        self.meter.count(operation, self._charged)
+        self.meter.count(kind, self._charged)
         return response
 
     @property
@@ -110,6 +114,7 @@ class DynamoDbEngine:
                 for name, units in self._charged.write.items()
             },
             {name: units - before.read.get(name, 0) for name, units in self._charged.read.items()},
+            self._charged.items - before.items,
         )
 
     def table(self, name: object) -> StoredTable:
@@ -117,7 +122,7 @@ class DynamoDbEngine:
             raise invalid(
                 "The parameter 'TableName' is required but was not present in the request"
             )
-        if name not in self.tables:
+        if name not in self.tables or self.tables[name].ready_at > self.now():
             raise not_found()
         return self.tables[name]
 
@@ -182,10 +187,12 @@ class DynamoDbEngine:
         self._charged += write.units
         self._charge_table(write.table, write.key, write.units)
         for name, units in write.units.write.items():
-            if name != TABLE:
-                entries = self._entries(write.table, name, write.before, write.after)
-                partition = self._partition(write.table, entries[-1], name)
-                self._limits.charge("write", partition, units)
+            if name == TABLE:
+                continue
+            entries = self._entries(write.table, name, write.before, write.after)
+            partitions = {self._partition(write.table, entry, name) for entry in entries}
+            for partition in partitions:
+                self._limits.charge("write", partition, units / len(partitions))
 
     def _charge_table(self, table: StoredTable, key: Item, units: Units) -> None:
         self._limits.charge("write", self._partition(table, key), units.write[TABLE])

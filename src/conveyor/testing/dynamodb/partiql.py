@@ -38,6 +38,7 @@ TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<quoted>\"[^\"]+\")|(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
     r"|(?P<word>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign><<|>>|<>|!=|<=|>=|[=<>+\-,.()\[\]{}:?*;]))"
 )
+LONGEST_STATEMENT = 8_192  # characters
 COMPARISONS = {"=", "<>", "<", "<=", ">", ">="}
 TESTS = {"begins_with", "contains", "attribute_type"}
 RETURNING = {"ALL OLD *", "ALL NEW *", "MODIFIED OLD *", "MODIFIED NEW *"}
@@ -95,8 +96,8 @@ def _split(text: str) -> Sequence[tuple[str, str]]:
 
 class _Parser(Tokens):
     def __init__(self, text: str, parameters: Sequence[Any]) -> None:
-        if not text.strip():
-            raise invalid("Statement must not be empty")
+        if not text.strip() or len(text) > LONGEST_STATEMENT:
+            raise invalid(f"Statement must have 1 to {LONGEST_STATEMENT} characters")
         super().__init__(_split(text.strip()))
         self._parameters = [canonical(value) for value in parameters]
         if self._tokens.count(("sign", "?")) != len(self._parameters):

@@ -1,27 +1,18 @@
-r"""A proxy between a client and DynamoDB that counts what requests cost, and makes faults.
+"""A proxy between a client and DynamoDB that counts what requests cost, and makes faults.
 
 It stands before the fake, an emulator or AWS itself, and signs requests with the credentials of its
 own environment. Requests are forwarded one after another, so that a copy of the tables in memory
 knows every item before and after: the meter takes its sizes from there. A table that exists before
 the proxy sees it is read once, by Scan.
 
-By hand:
-
-    python -m conveyor.testing.dynamodb.proxy --upstream http://127.0.0.1:4566 --port 8001 \
-        --lost-after 0.05 --writes-per-second 100
-
-It prints its counts when it ends (SIGINT or SIGTERM); `GET /counts` shows them before.
+By hand: `python -m conveyor.testing.dynamodb proxy --upstream http://127.0.0.1:4566`.
 """
 
-import argparse
 import asyncio
-import json
-import os
-import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -35,8 +26,6 @@ from conveyor.adapters.aws.client import DYNAMODB, endpoint_of
 from conveyor.adapters.aws.credentials import RefreshedKeys
 from conveyor.adapters.aws.faults import CONFLICTS, THROTTLED
 from conveyor.adapters.aws.signing import RequestSigner
-from conveyor.adapters.shared.aws_credentials import usual_credentials
-from conveyor.adapters.system.clock import SystemClock
 from conveyor.ports.clock import Clock
 from conveyor.testing.dynamodb.batches import (
     BatchEntry,
@@ -45,7 +34,7 @@ from conveyor.testing.dynamodb.batches import (
     unprocessed,
     without,
 )
-from conveyor.testing.dynamodb.capacity import Units
+from conveyor.testing.dynamodb.capacity import Meter, Units
 from conveyor.testing.dynamodb.engine import DynamoDbEngine, Knobs
 from conveyor.testing.dynamodb.partitions import PartitionLimits
 from conveyor.testing.dynamodb.refusals import Refusal, conflict, throttled
@@ -148,12 +137,19 @@ class FaultProxy:
         self._random = Random(self.faults.seed)  # noqa: S311 - repeatable on purpose
 
     def counts(self) -> dict[str, Any]:
-        told = self._copy.meter.summary()
         return {
-            **told,
+            **self.meter.summary(),
             "faults": dict(sorted(self.made.items())),
             "disagreements": self.disagreements,
         }
+
+    @property
+    def meter(self) -> Meter:
+        return self._copy.meter
+
+    def table(self) -> str:
+        made = [f"fault: {name} {times:,}" for name, times in sorted(self.made.items()) if times]
+        return "\n".join([self.meter.table(), *made, f"disagreements: {self.disagreements:,}"])
 
     # Requests.
 
@@ -177,10 +173,6 @@ class FaultProxy:
             content_type=CONTENT_TYPE,
             headers={"x-amzn-RequestId": request_id},
         )
-
-    async def show_counts(self, request: web.Request) -> web.Response:
-        del request
-        return web.json_response(self.counts())
 
     async def _answer(self, operation: str, request: dict[str, Any]) -> tuple[dict[str, Any], str]:
         """The answer, and the id that the upstream gave the request."""
@@ -367,52 +359,6 @@ async def fault_proxy(
     async with aiohttp.ClientSession() as session:
         sender = Upstream(session, url=upstream, region=region, keys=keys, clock=clock)
         proxy = FaultProxy(sender, clock, faults or ProxyFaults())
-        counts = web.get("/counts", proxy.show_counts)
-        async with serving(proxy.serve, port=port, more=(counts,)) as url:
+        async with serving(proxy.serve, proxy.counts, port=port) as url:
             proxy.url = url
             yield proxy
-
-
-# By hand.
-
-
-def _parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Count and disturb requests to DynamoDB")
-    parser.add_argument("--upstream", default="", help="URL; without it, AWS")
-    parser.add_argument("--region", default=os.environ.get("AWS_REGION") or "eu-west-1")
-    parser.add_argument("--port", type=int, default=0)
-    for fault in fields(ProxyFaults):
-        flag = f"--{fault.name.replace('_', '-')}"
-        parser.add_argument(flag, type=int if fault.name == "seed" else float)
-    return parser.parse_args()
-
-
-def _faults(given: argparse.Namespace) -> ProxyFaults:
-    faults = ProxyFaults()
-    for fault in fields(ProxyFaults):
-        if (value := getattr(given, fault.name)) is not None:
-            is_time = isinstance(getattr(faults, fault.name), timedelta)
-            setattr(faults, fault.name, timedelta(seconds=value) if is_time else value)
-    return faults
-
-
-async def _main(given: argparse.Namespace) -> None:
-    clock, stopped = SystemClock(), asyncio.Event()
-    for signal_ in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signal_, stopped.set)
-    keys = RefreshedKeys(usual_credentials("the proxy"), clock)
-    async with fault_proxy(
-        given.upstream,
-        keys=keys,
-        clock=clock,
-        faults=_faults(given),
-        region=given.region,
-        port=given.port,
-    ) as proxy:
-        print(proxy.url, flush=True)  # noqa: T201
-        await stopped.wait()
-        print(json.dumps(proxy.counts(), indent=2), flush=True)  # noqa: T201
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(_parsed()))

@@ -1,11 +1,9 @@
 """The fake over HTTP, on loopback: `async with dynamodb_server(clock) as server`.
 
-By hand: `python -m conveyor.testing.dynamodb.server --port 8000`.
+By hand: `python -m conveyor.testing.dynamodb fake --port 8000`.
 """
 
-import argparse
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -14,7 +12,6 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from conveyor.adapters.system.clock import SystemClock
 from conveyor.ports.clock import Clock
 from conveyor.testing.dynamodb.engine import DynamoDbEngine, Knobs
 from conveyor.testing.dynamodb.refusals import Refusal
@@ -52,7 +49,7 @@ async def dynamodb_server(
             headers={"x-amzn-RequestId": f"FAKE{next(numbers):020d}"},
         )
 
-    async with serving(serve, port=port) as url:
+    async with serving(serve, engine.meter.summary, port=port) as url:
         yield DynamoDbServer(url, engine)
 
 
@@ -83,11 +80,16 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 @asynccontextmanager
 async def serving(
-    serve: Any, *, port: int = 0, more: tuple[web.RouteDef, ...] = ()
+    serve: Any, counts: Callable[[], Mapping[str, object]], *, port: int = 0
 ) -> AsyncIterator[str]:
-    """Serve POST requests to / on loopback; gives the URL."""
+    """Serve POST requests to /, and the counts at /meter, on loopback; gives the URL."""
+
+    async def show(request: web.Request) -> web.Response:
+        del request
+        return web.json_response(counts())
+
     app = web.Application(client_max_size=LARGEST_BODY)
-    app.add_routes([web.post("/", serve), *more])
+    app.add_routes([web.post("/", serve), web.get("/meter", show)])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -96,15 +98,3 @@ async def serving(
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
-
-
-async def _main(port: int) -> None:
-    async with dynamodb_server(SystemClock(), port=port) as server:
-        print(server.url, flush=True)  # noqa: T201
-        await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="A strict fake of DynamoDB, on loopback")
-    parser.add_argument("--port", type=int, default=0)
-    asyncio.run(_main(parser.parse_args().port))

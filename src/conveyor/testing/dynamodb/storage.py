@@ -16,6 +16,11 @@ from conveyor.testing.dynamodb.values import comparable
 
 Token = Any  # a key's value, in a form that compares as DynamoDB compares: bytes or Decimal
 Order = tuple[Token, ...]  # the place of an item in its partition
+OLDEST_EXPIRY = 5 * 365 * 86_400  # seconds; AWS takes an earlier time for a mistake
+
+
+def _is_removed(ends: float, expired_before: float) -> bool:
+    return expired_before - OLDEST_EXPIRY < ends <= expired_before
 
 
 def token(value: AttributeValue) -> Token:
@@ -102,6 +107,7 @@ class StoredTable:
     def __init__(self, schema: TableSchema, described: dict[str, Any]) -> None:
         self.schema = schema
         self.described = described  # what DescribeTable returns
+        self.ready_at = 0.0  # a table takes a while to create
         self.ttl_attribute: str | None = None
         self._items = _Items()
         self._indexes = {name: _Index(index) for name, index in schema.indexes.items()}
@@ -166,7 +172,8 @@ class StoredTable:
         while self._expiries and self._expiries[0][0] <= expired_before:
             _, _, key = heappop(self._expiries)
             item = self._items.get(key[0], key[1:])
-            if item is not None and (ends := self._expiry(item)) and ends <= expired_before:
+            ends = None if item is None else self._expiry(item)
+            if item is not None and ends is not None and _is_removed(ends, expired_before):
                 self.set(item, None, index_at=now)
 
     def enable_ttl(self, attribute: str | None) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from conveyor.testing.dynamodb.engine import DynamoDbEngine
-from conveyor.testing.dynamodb.refusals import Refusal, invalid, invalid_parameter
+from conveyor.testing.dynamodb.refusals import Refusal, invalid, invalid_parameter, not_found
 from conveyor.testing.dynamodb.schema import TableSchema
 from conveyor.testing.dynamodb.storage import StoredTable
 
@@ -29,6 +29,7 @@ def create_table(engine: DynamoDbEngine, request: Request) -> dict[str, Any]:
         raise Refusal("ResourceInUseException", f"Table already exists: {name}")
     described = _described(request, engine.now())
     engine.tables[name] = StoredTable(schema, described)
+    engine.tables[name].ready_at = engine.now() + engine.knobs.creation_time.total_seconds()
     return {"TableDescription": {**described, "TableStatus": "CREATING"}}
 
 
@@ -86,8 +87,12 @@ def _described(request: Request, now: float) -> dict[str, Any]:
 
 
 def describe_table(engine: DynamoDbEngine, request: Request) -> dict[str, Any]:
-    table = engine.table(request.get("TableName"))
-    return {"Table": {**table.described, "ItemCount": sum(1 for _ in table.items())}}
+    table = engine.tables.get(request.get("TableName", ""))
+    if table is None:
+        raise not_found()
+    status = "CREATING" if table.ready_at > engine.now() else "ACTIVE"
+    count = sum(1 for _ in table.items())
+    return {"Table": {**table.described, "TableStatus": status, "ItemCount": count}}
 
 
 def delete_table(engine: DynamoDbEngine, request: Request) -> dict[str, Any]:

@@ -10,6 +10,15 @@ from tests.harness.dynamodb_tables import TABLE, table_request
 
 Refused = Callable[..., Refusal]
 
+WITHOUT_TABLE = {
+    "BatchExecuteStatement",
+    "BatchGetItem",
+    "BatchWriteItem",
+    "ExecuteStatement",
+    "TransactGetItems",
+    "TransactWriteItems",
+}
+
 
 @pytest.fixture
 def clock() -> FakeClock:
@@ -28,8 +37,9 @@ def refused(engine: DynamoDbEngine) -> Refused:
     """The refusal of a request."""
 
     def refusal(operation: str, **request: Any) -> Refusal:
+        named = {} if operation in WITHOUT_TABLE else {"TableName": TABLE}
         with pytest.raises(Refusal) as caught:
-            engine.execute(operation, {"TableName": TABLE, **request})
+            engine.execute(operation, {**named, **request})
         return caught.value
 
     return refusal

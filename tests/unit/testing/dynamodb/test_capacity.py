@@ -188,14 +188,25 @@ def test_index_writes_in_a_transaction_are_counted_twice() -> None:
 
 def test_the_meter_adds_up_requests_and_units() -> None:
     meter = Meter()
-    meter.count("PutItem", Units(write={TABLE: 1.0, "all": 2.0}))
-    meter.count("PutItem", Units(write={TABLE: 1.0}), refused="ConditionalCheckFailedException")
-    meter.count("Query", Units(read={"all": 0.5}))
+    meter.count("PutItem", Units(write={TABLE: 1.0, "all": 2.0}, items=1))
+    put = Units(write={TABLE: 1.0}, items=1)
+    meter.count("PutItem", put, refused="ConditionalCheckFailedException")
+    meter.count("Query", Units(read={"all": 0.5}, items=7))
     assert meter.summary() == {
         "requests": {"PutItem": 2, "Query": 1},
+        "items": {"PutItem": 2, "Query": 7},
         "refused": {"ConditionalCheckFailedException": 1},
         "wcu": 4.0,
         "rcu": 0.5,
+        "wcu_by_kind": {"PutItem": 4.0, "Query": 0.0},
+        "rcu_by_kind": {"PutItem": 0.0, "Query": 0.5},
         "wcu_by_index": {"table": 2.0, "all": 2.0},
         "rcu_by_index": {"all": 0.5},
     }
+    assert [line.split() for line in meter.table().splitlines()] == [
+        ["requests", "items", "WCU", "RCU"],
+        ["PutItem", "2", "2", "4.0", "0.0"],
+        ["Query", "1", "7", "0.0", "0.5"],
+        ["all", "3", "9", "4.0", "0.5"],
+        ["refused:", "ConditionalCheckFailedException", "1"],
+    ]

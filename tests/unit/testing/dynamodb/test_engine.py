@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.adapters.aws.attribute_values import encode_item
 from conveyor.testing.clock import FakeClock
-from conveyor.testing.dynamodb.engine import DynamoDbEngine
+from conveyor.testing.dynamodb.engine import DynamoDbEngine, Knobs
 from conveyor.testing.dynamodb.refusals import Refusal
 from tests.harness.dynamodb_tables import TABLE, key, table_request
 from tests.unit.testing.dynamodb.conftest import Refused
@@ -546,6 +546,16 @@ def test_expired_items_are_removed_late(engine: DynamoDbEngine, clock: FakeClock
     assert query(engine, "g = :g", values={"g": {"S": "g"}}, IndexName="by-g")["Count"] == 0
 
 
+def test_an_expiry_of_more_than_five_years_ago_is_taken_for_a_mistake(
+    engine: DynamoDbEngine, clock: FakeClock
+) -> None:
+    spec = {"AttributeName": "ttl", "Enabled": True}
+    engine.execute("UpdateTimeToLive", {"TableName": TABLE, "TimeToLiveSpecification": spec})
+    put(engine, "p", "1", ttl=0)
+    clock.advance(timedelta(days=3))
+    assert get(engine, "p", "1") is not None
+
+
 def test_a_hot_partition_is_throttled_and_others_are_not(
     engine: DynamoDbEngine, clock: FakeClock, refused: Refused
 ) -> None:
@@ -576,6 +586,17 @@ def test_a_hot_index_throttles_its_table(engine: DynamoDbEngine, refused: Refuse
     put(engine, "another", "s", g="other", n=1)
 
 
+def test_a_changed_index_key_uses_both_partitions(engine: DynamoDbEngine, refused: Refused) -> None:
+    engine.knobs.writes_per_second = 4
+    for n in range(3):
+        put(engine, str(n), "s", g="old", n=1)
+    put(engine, "0", "s", g="new", n=1)  # a delete of one entry and a put of another
+    item = key("x", "s") | encode_item({"g": "old", "n": 1})
+    assert refused("PutItem", Item=item).code == "ThrottlingException"
+    for n in range(3):
+        put(engine, f"y{n}", "s", g="new", n=1)
+
+
 def test_reads_are_throttled_by_partition(engine: DynamoDbEngine, refused: Refused) -> None:
     engine.knobs.reads_per_second = 2
     put(engine, "p", "1")
@@ -587,7 +608,39 @@ def test_reads_are_throttled_by_partition(engine: DynamoDbEngine, refused: Refus
     assert left["UnprocessedKeys"] == {TABLE: {"Keys": keys[:1]}}
 
 
+# Requests.
+
+
+def test_a_field_that_the_api_does_not_have_is_refused(refused: Refused) -> None:
+    refusal = refused("GetItem", Key=key("p", "s"), ConsistentReads=True)
+    assert refusal.message == "GetItemInput has no field ConsistentReads"
+    put_request = {"Put": {"TableName": TABLE, "Item": key("p", "s"), "ReturnValues": "NONE"}}
+    refusal = refused("TransactWriteItems", TransactItems=[put_request])
+    assert refusal.message == "Put has no field ReturnValues"
+
+
+def test_requests_are_counted_by_what_their_statements_do(engine: DynamoDbEngine) -> None:
+    text = f"insert into {TABLE} value {{'pk': 'p', 'sk': '1'}}"
+    engine.execute("BatchExecuteStatement", {"Statements": [{"Statement": text}]})
+    query(engine, "pk = :p", values={"p": {"S": "p"}})
+    assert engine.meter.by_kind["BatchExecuteStatement INSERT"].items == 1
+    assert engine.meter.by_kind["Query"].items == 1
+
+
 # Tables.
+
+
+def test_a_table_that_is_being_created_is_not_found(clock: FakeClock) -> None:
+    engine = DynamoDbEngine(clock, Knobs(creation_time=timedelta(seconds=5)))
+    engine.execute("CreateTable", table_request())
+    described = engine.execute("DescribeTable", {"TableName": TABLE})["Table"]
+    assert described["TableStatus"] == "CREATING"
+    with pytest.raises(Refusal) as caught:
+        put(engine, "p", "1")
+    assert caught.value.code == "ResourceNotFoundException"
+    clock.advance(timedelta(seconds=5))
+    put(engine, "p", "1")
+    assert engine.execute("DescribeTable", {"TableName": TABLE})["Table"]["TableStatus"] == "ACTIVE"
 
 
 def test_tables_are_created_described_and_deleted(engine: DynamoDbEngine, refused: Refused) -> None:
