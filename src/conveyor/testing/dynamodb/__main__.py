@@ -1,26 +1,32 @@
-r"""The fake and the proxy by hand.
+r"""The fake, the proxy and the probe by hand.
 
     python -m conveyor.testing.dynamodb fake --port 8000 --index-lag 2
     python -m conveyor.testing.dynamodb proxy --upstream http://127.0.0.1:8000 --lost-after 0.05
 
-Each prints its URL, and at its end (SIGINT or SIGTERM) what the requests cost. `GET /meter` shows the
-same counts before, as JSON.
+The first two print their URL, and at their end (SIGINT or SIGTERM) what the requests cost. `GET /meter` shows the
+same counts before, as JSON. The probe compares a database with the fake, in a table that it creates and
+deletes:
+
+    python -m conveyor.testing.dynamodb probe --region eu-west-1 --table conveyor-probe
 """
 
 import argparse
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from datetime import timedelta
 from typing import TypeVar
 
+from conveyor.adapters.aws.client import DYNAMODB, open_client
 from conveyor.adapters.aws.credentials import RefreshedKeys
 from conveyor.adapters.shared.aws_credentials import usual_credentials
 from conveyor.adapters.system.clock import SystemClock
 from conveyor.testing.dynamodb.engine import Knobs
+from conveyor.testing.dynamodb.probe import DatabaseProbe
 from conveyor.testing.dynamodb.proxy import ProxyFaults, fault_proxy
 from conveyor.testing.dynamodb.server import dynamodb_server
 
@@ -60,6 +66,13 @@ def _parsed() -> argparse.Namespace:
     proxy.add_argument("--upstream", default="", help="URL; without it, AWS")
     proxy.add_argument("--region", default=os.environ.get("AWS_REGION") or "eu-west-1")
     _add_options(proxy, ProxyFaults())
+    probe = commands.add_parser("probe", help="compare a database with what the fake does")
+    probe.add_argument("--endpoint", default="", help="URL; without it, AWS")
+    probe.add_argument("--region", default=os.environ.get("AWS_REGION") or "eu-west-1")
+    probe.add_argument("--table", default="conveyor-probe", help="name of a table to create")
+    probe.add_argument(
+        "--load", type=float, default=0, metavar="SECONDS", help="also write as fast as possible"
+    )
     return parser.parse_args()
 
 
@@ -115,5 +128,36 @@ async def _main(given: argparse.Namespace) -> None:
         print(table(), flush=True)  # noqa: T201
 
 
+async def _probe(given: argparse.Namespace) -> int:
+    """Print what differs; return how much."""
+    clock = SystemClock()
+    keys = RefreshedKeys(usual_credentials("the probe"), clock)
+    async with open_client(
+        DYNAMODB, endpoint=given.endpoint, region=given.region, keys=keys, clock=clock
+    ) as client:
+        probe, differing = DatabaseProbe(client, clock, given.table), 0
+        try:
+            async for one in probe.comparisons():
+                print(f"{'ok     ' if one.agrees else 'DIFFERS'}  {one.check}")  # noqa: T201
+                if not one.agrees:
+                    differing += 1
+                    print(f"    there: {one.theirs}\n    here:  {one.ours}")  # noqa: T201
+            lags = sorted(await probe.index_lags())
+            middle, longest = lags[len(lags) // 2], lags[-1]
+            print(f"index entries: median {middle:.3f} s, longest {longest:.3f} s late")  # noqa: T201
+            print(f"transactions on one item: {dict(await probe.conflicts())}")  # noqa: T201
+            for partitions in (1, 8) if given.load else ():
+                rate, refused = await probe.write_rates(partitions, seconds=given.load)
+                where = f"{partitions} partition keys"
+                print(f"{where}: {rate:,.0f} units a second, {refused:,} refused")  # noqa: T201
+        finally:
+            await probe.delete()
+    print(f"{differing} differ")  # noqa: T201
+    return differing
+
+
 if __name__ == "__main__":
-    asyncio.run(_main(_parsed()))
+    arguments = _parsed()
+    if arguments.command == "probe":
+        sys.exit(bool(asyncio.run(_probe(arguments))))
+    asyncio.run(_main(arguments))

@@ -109,6 +109,7 @@ class StoredTable:
         self.described = described  # what DescribeTable returns
         self.ready_at = 0.0  # a table takes a while to create
         self.ttl_attribute: str | None = None
+        self.ttl_changed_at = float("-inf")
         self._items = _Items()
         self._indexes = {name: _Index(index) for name, index in schema.indexes.items()}
         self._numbers = count()

@@ -11,6 +11,7 @@ from conveyor.testing.dynamodb.storage import StoredTable
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 MOST_INDEXES = 20
+TTL_CHANGE = 3_600  # seconds until the attribute may be changed again
 ARN = "arn:aws:dynamodb:eu-west-1:000000000000:table/"
 
 Request = Mapping[str, Any]
@@ -112,6 +113,9 @@ def update_time_to_live(engine: DynamoDbEngine, request: Request) -> dict[str, A
     if wanted["Enabled"] == (table.ttl_attribute is not None):
         state = "enabled" if wanted["Enabled"] else "disabled"
         raise invalid(f"TimeToLive is already {state}")
+    if engine.now() < table.ttl_changed_at + TTL_CHANGE:
+        raise invalid("Time to live has been modified multiple times within a fixed interval")
+    table.ttl_changed_at = engine.now()
     table.enable_ttl(wanted["AttributeName"] if wanted["Enabled"] else None)
     return {"TimeToLiveSpecification": wanted}
 
