@@ -227,7 +227,7 @@ class NoPriorRun(Conflict):
 
 
 class NoMatchingTasks(Conflict):
-    """No task of the last run has one of the statuses in `status`."""
+    """No task of the last run meets the conditions of the rerun."""
 
     code, title = "no_matching_tasks", "No matching tasks"
     remedy = "There is nothing to repeat. Leave `status` out to repeat all tasks."

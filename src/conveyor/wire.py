@@ -230,6 +230,27 @@ class WireResults(Document, frozen=True):
     next_cursor: str | None = always(None)
 
 
+class WireFailureGroup(Document, frozen=True, kw_only=True):
+    """Failed tasks of a run that have host, reason and code in common, with one of them."""
+
+    host: str | None = None  # None: the group counts what has no group of its own
+    reason: str
+    code: str = always("")
+    count: int
+    title: str = always("")  # of the example's problem, as is the detail
+    detail: str = always("")
+    example_task_id: str
+    example_url: str | None = None
+
+
+class WireFailures(Document, frozen=True, kw_only=True):
+    """The failed tasks of a run by group, the largest group first."""
+
+    failed: int
+    groups: list[WireFailureGroup]
+    groups_total: int
+
+
 class WireAttempt(Document, frozen=True, kw_only=True):
     started_at: datetime
     ended_at: datetime

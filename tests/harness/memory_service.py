@@ -23,9 +23,9 @@ from conveyor.domain.delivery_queue import DeliveryQueue
 from conveyor.domain.export import GIB
 from conveyor.domain.ids import CallerId, JobId, RunId, ulid
 from conveyor.domain.job import Job
-from conveyor.domain.rerun import parse_statuses
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.run import Run
+from conveyor.domain.selection import RerunRequest, Selection, parse_statuses
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import Task, TaskStatus, failure_of
 from conveyor.domain.webhook import Webhook
@@ -151,12 +151,17 @@ class House:
         return ids_in(answer)
 
     async def rerun(
-        self, job_id: JobId, status: str | None = None, *, key: str | None = None
+        self,
+        job_id: JobId,
+        status: str | None = None,
+        *,
+        key: str | None = None,
+        asked: RerunRequest | None = None,
     ) -> tuple[RunId, int, int]:
         """A new run as a caller gets one: its id, how many tasks it does, how many it inherits."""
-        statuses = parse_statuses(status)
+        asked = asked or RerunRequest(Selection(statuses=parse_statuses(status)))
         call = a_rerun(status, key=key)
-        answer = await self.rerun_job.rerun(call, job_id, statuses, figures_as_answer)
+        answer = await self.rerun_job.rerun(call, job_id, asked, figures_as_answer)
         run_id, retried, inherited = answer.body.decode().split()
         return RunId(run_id), int(retried), int(inherited)
 

@@ -16,6 +16,7 @@ from conveyor.api.schemas import Document
 from conveyor.domain.api_key import Scope
 from conveyor.domain.problem import phrase
 from conveyor.domain.schedule import Schedule
+from conveyor.domain.selection import RerunBody
 from conveyor.domain.submission import Submission
 from conveyor.errors import (
     CallerFault,
@@ -189,7 +190,10 @@ def _operation(route: Route) -> Document:
         content = _content(route.body.__name__)
         if route.handler in schemas.EXAMPLES:
             content["example"] = schemas.EXAMPLES[route.handler]
-        operation["requestBody"] = {"required": True, "content": {"application/json": content}}
+        operation["requestBody"] = {
+            "required": route.body is not RerunBody,
+            "content": {"application/json": content},
+        }
     return operation
 
 

@@ -1,6 +1,6 @@
 """Conversion of domain values into the documents of the API."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -9,7 +9,8 @@ from conveyor import wire
 from conveyor.domain import run as run_rules
 from conveyor.domain.counts import ZERO, Counts, Spend
 from conveyor.domain.export import Export, ExportStatus
-from conveyor.domain.ids import EventId
+from conveyor.domain.failure_groups import FailureGroup
+from conveyor.domain.ids import EventId, TaskId
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import Delivery, OutboxEvent
 from conveyor.domain.progress import RunProgress, Waiting
@@ -23,6 +24,7 @@ from conveyor.steps.rerun import Rerunning
 EXPIRED = "expired"
 IGNORED = "Conveyor-Ignored-Fields"  # response header: unknown members of the request body
 TEXTS = msgspec.json.Decoder(dict[str, str])
+FAILURE = msgspec.json.Decoder(wire.WireFailure)
 
 encode = msgspec.json.Encoder().encode
 
@@ -166,6 +168,30 @@ def result_shown(task: Task, *, expired: bool, link: Callable[[Task], str]) -> w
         final_url=task.facts.final_url,
         created_at=task.created_at,
         updated_at=task.updated_at,
+    )
+
+
+def failures_shown(
+    groups: Sequence[FailureGroup], examples: Mapping[TaskId, Task], limit: int
+) -> wire.WireFailures:
+    return wire.WireFailures(
+        failed=sum(group.count for group in groups),
+        groups=[_group_shown(group, examples.get(group.example)) for group in groups[:limit]],
+        groups_total=len(groups),
+    )
+
+
+def _group_shown(group: FailureGroup, example: Task | None) -> wire.WireFailureGroup:
+    failure = FAILURE.decode(example.problem or "{}") if example else wire.WireFailure()
+    return wire.WireFailureGroup(
+        host=group.host or None,
+        reason=group.reason,
+        code=group.code,
+        count=group.count,
+        title=failure.title,
+        detail=failure.detail,
+        example_task_id=group.example,
+        example_url=example.spec.url if example else None,
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from conveyor import wire
 from conveyor.api.handlers.common import EVENT_STREAM, NDJSON
 from conveyor.domain.schedule import Schedule, ScheduleTurn
+from conveyor.domain.selection import RerunBody
 from conveyor.domain.submission import Addition, Submission
 from conveyor.domain.task_list.spec import ListForm
 from conveyor.domain.webhook import NewWebhook, WebhookSetting
@@ -110,7 +111,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "POST", JOB + "/rerun", "rerun_job", "Run a job again, whole or in part",
-        (201, 202, 400, 401, 402, 404, 409, 413, 415, 429, 503), wire.WireRerun, query=("status",),
+        (201, 202, 400, 401, 402, 404, 409, 413, 415, 429, 503), wire.WireRerun, RerunBody, query=("status",),
         repeatable=True,
         raises=(*KEY_REFUSED,
             RunNotTerminal, NoPriorRun, NoMatchingTasks, PartialRerunWindowExpired,
@@ -150,6 +151,14 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", RUN + "/results", "list_results", "List results of a run",
         (200, 400, 401, 404, 503), wire.WireResults, query=("status", *LISTING),
+    ),
+    Route(
+        "GET", JOB + "/failures", "list_failures", "Group the failed tasks of the latest run",
+        (200, 400, 401, 404, 503), wire.WireFailures, query=("limit",),
+    ),
+    Route(
+        "GET", RUN + "/failures", "list_failures", "Group the failed tasks of a run",
+        (200, 400, 401, 404, 503), wire.WireFailures, query=("limit",),
     ),
     Route(
         "GET", JOB + TASK + "/content", "get_content", "Get a result of the latest run",

@@ -7,7 +7,9 @@ its own words, where the domain lists every bad task with its reason.
 
 from typing import Any
 
-from conveyor.domain import cursor, params, schedule, step_functions, submission, webhook
+from conveyor.domain import cursor, params, schedule, selection, step_functions, submission, webhook
+from conveyor.domain.failure import FailureReason
+from conveyor.domain.failure_groups import LONGEST_CODE, LONGEST_HOST, MOST_GROUPS
 from conveyor.domain.ids import TASK_ID, ULID
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.progress import WaitReason
@@ -34,6 +36,12 @@ HEADERS: Document = {
 
 def _whole(lowest: int, highest: int) -> Document:
     return {"type": "integer", "minimum": lowest, "maximum": highest}
+
+
+def _some(each: Document) -> Document:
+    """Return the bounds of a list of values."""
+    bounds: Document = {"minItems": 1, "maxItems": selection.MOST_VALUES}
+    return bounds | ({"items": {"type": "string"} | each} if each else {})
 
 
 def _several(names: list[str]) -> Document:
@@ -85,6 +93,15 @@ BOUNDS: dict[str, dict[str, Document]] = {
         "name": {"maxLength": submission.LONGEST_NAME},
         "metadata": METADATA,
         **EXTENSIONS,
+    },
+    "RerunBody": {
+        "status": _some({}),
+        "reason": _some({}),
+        "code": _some({"minLength": 1, "maxLength": LONGEST_CODE}),
+        "host": _some({"minLength": 1, "maxLength": LONGEST_HOST}),
+        "task_ids": _some({"pattern": f"^{TASK_ID.pattern}$"}),
+        "scraped_before": {"format": "date-time"},
+        "zenrows_params": ZENROWS_PARAMS,
     },
     "Addition": {"tasks": {"minItems": 1, "maxItems": submission.TASKS_PER_ADD}},
     "TaskInput": {
@@ -170,6 +187,9 @@ QUERIES: dict[str, dict[str, Document]] = {
         "status": _several(["all", "successful", "failed", "processing"]),
         "limit": _whole(1, cursor.LARGEST_PAGE) | {"default": cursor.DEFAULT_PAGE},
         "cursor": AFTER_TASK,
+    },
+    "list_failures": {
+        "limit": _whole(1, MOST_GROUPS + len(FailureReason)) | {"default": cursor.DEFAULT_PAGE}
     },
     "rerun_job": {"status": _several(list(TaskStatus))},
 }

@@ -1,4 +1,4 @@
-"""Commands for the jobs of a service: list, watch, run again, stop and delete them."""
+"""Commands for the jobs of a service: list, watch, stop and delete them."""
 
 import sys
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from conveyor.cli import output
 from conveyor.cli.connect import Endpoint, Follow, JobId, Json, OfRun, TaskId, with_service
 from conveyor.cli.hints import Advised
 from conveyor.cli.output import plain
-from conveyor.client import BadRow, Conveyor, Job, NotFoundError, Rerun, Run
+from conveyor.client import BadRow, Conveyor, Job, NotFoundError, Run
 from conveyor.client.models import History
 from conveyor.client.transport import decoded
 from conveyor.errors import RefusedToStart
@@ -198,56 +198,6 @@ def stop(service: Endpoint, job: JobId, *, as_json: Json = False) -> None:
 def _change_run(service: Endpoint, job: str, action: str, *, as_json: bool) -> None:
     with service.client() as client:
         output.print_run(client.request("POST", "jobs", job, action), as_json=as_json)
-
-
-@with_service
-def rerun(
-    service: Endpoint,
-    job: JobId,
-    *,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            help="Only tasks that are pending, processing, successful or failed, with commas "
-            "between; the results of the others are inherited [all tasks]."
-        ),
-    ] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Repeating the command with the same key makes no new run.")
-    ] = None,
-    follow: Follow = False,
-    as_json: Json = False,
-) -> None:
-    """Run a job again: all its tasks, or some with --status."""
-    with service.client() as client:
-        raw = client.request(
-            *("POST", "jobs", job, "rerun"),
-            query={"status": status},
-            idempotency_key=idempotency_key,
-        )
-    if not follow:
-        _print_rerun(raw, as_json=as_json)
-        return
-    from conveyor.cli.follow import follow_and_exit, how_to_follow  # noqa: PLC0415 - loads rich
-
-    with output.interruptible(how_to_follow(job)):
-        _print_rerun(raw, as_json=as_json)
-        follow_and_exit(service, job, decoded(raw, Rerun).latest_run, as_json=as_json)
-
-
-def _print_rerun(raw: bytes, *, as_json: bool) -> None:
-    if as_json:
-        output.json_line(raw)
-        return
-    made = decoded(raw, Rerun)
-    output.facts(
-        [
-            ("job", made.job_id),
-            ("run", made.latest_run.run_id),
-            ("retried_tasks", made.retried_tasks),
-            ("inherited_tasks", made.inherited_tasks),
-        ]
-    )
 
 
 @with_service

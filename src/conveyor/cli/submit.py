@@ -13,6 +13,7 @@ from conveyor.cli import output
 from conveyor.cli.connect import Endpoint, Follow, JobId, Json, with_service
 from conveyor.cli.hints import Advised, explained
 from conveyor.cli.output import plain
+from conveyor.cli.pairs import Labels, ScraperParams, labels, parameters
 from conveyor.cli.task_files import MOST_TASKS, ListedTask, ListFile, list_name, open_list
 from conveyor.client import Added, ApiError, Conveyor, Patience, SubmittedJob, UnreachableError
 from conveyor.client.models import FileFormat
@@ -31,12 +32,6 @@ File = Annotated[
         help="A URL on each line; .ndjson or .jsonl with a task on each line; .csv with a `url` "
         "column; or - for standard input. `submit` also takes .gz and .zst.",
     ),
-]
-ScraperParams = Annotated[
-    list[str] | None, typer.Option(help="A scraper parameter, name=value; repeatable.")
-]
-Labels = Annotated[
-    list[str] | None, typer.Option(help="A label of the job, key=value; repeatable.")
 ]
 MaxInflight = Annotated[int | None, typer.Option(help="Tasks in flight at a time [100].")]
 MaxPerHost = Annotated[
@@ -197,37 +192,6 @@ def _tasks(
 
 def _is_open(given: Mapping[str, object]) -> bool:
     return given.get("status") == "open"
-
-
-def parameters(given: Sequence[str]) -> dict[str, object] | None:
-    """The scraper parameters of all `--param name=value`."""
-    pairs = (_pair(text, "--param must be name=value, like js_render=true") for text in given)
-    return {
-        name: _headers(value) if name == "custom_headers" else value for name, value in pairs
-    } or None
-
-
-def labels(given: Sequence[str]) -> dict[str, str] | None:
-    """The job's metadata of all `--metadata key=value`."""
-    return (
-        dict(_pair(text, "--metadata must be key=value, like team=news") for text in given) or None
-    )
-
-
-def _pair(text: str, rule: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise RefusedToStart(f"{rule}, got {text!r}")
-    return name, value
-
-
-def _headers(text: str) -> dict[str, str]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, str])
-    except msgspec.MsgspecError:
-        raise RefusedToStart(
-            '--param custom_headers= must be a JSON object of strings, like {"Referer": "…"}'
-        ) from None
 
 
 def _checked_key(key: str | None) -> str:

@@ -17,6 +17,7 @@ from conveyor.client.models import (
     Added,
     Attempt,
     BadRow,
+    Failures,
     FileFormat,
     FileJobOptions,
     History,
@@ -25,6 +26,7 @@ from conveyor.client.models import (
     JobPage,
     Progress,
     Rerun,
+    RerunConditions,
     Run,
     RunExport,
     RunPage,
@@ -266,13 +268,35 @@ class Calls:
         """Resume a paused run."""
         return await self._turn(job_id, "resume")
 
+    async def failures(
+        self, job_id: str, *, run_id: str | None = None, limit: int = 100
+    ) -> Failures:
+        """The failed tasks by host, reason and code, the largest groups first.
+
+        They are of the latest run by default.
+        """
+        path = path_of(*of_run(job_id, run_id, "failures"), query={"limit": limit})
+        return await self._transport.read(Failures, path)
+
     async def rerun(
-        self, job_id: str, *, status: str | None = None, idempotency_key: str | None = None
+        self,
+        job_id: str,
+        *,
+        status: str | None = None,
+        idempotency_key: str | None = None,
+        **conditions: Unpack[RerunConditions],
     ) -> Rerun:
-        """Run a job again: all its tasks, or those of a status; several with commas."""
+        """Run a job again: all its tasks, or those that meet every given condition.
+
+        `status` takes several with commas. The new run inherits the results of the other tasks.
+        """
+        given = {name: value for name, value in conditions.items() if value is not None}
+        if "params" in given:
+            given["zenrows_params"] = given.pop("params")
         path = path_of("jobs", job_id, "rerun", query={"status": status})
         key = idempotency_key or str(uuid.uuid4())
-        return decoded(await self._transport.call("POST", path, key=key), Rerun)
+        raw = msgspec.json.encode(given) if given else None
+        return decoded(await self._transport.call("POST", path, raw, key=key), Rerun)
 
     async def delete(self, job_id: str) -> None:
         """Delete a job with all its runs and results; `NotFoundError` if there is none."""

@@ -1,6 +1,7 @@
 """Parameters and results of the client: the API's documents under short names, and its own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TypedDict
 
 import msgspec
@@ -12,6 +13,8 @@ Added = wire.WireAdded
 Attempt = wire.WireAttempt
 BadRow = wire.WireBadRow
 Failure = wire.WireFailure
+FailureGroup = wire.WireFailureGroup
+Failures = wire.WireFailures
 FileInput = wire.WireFileInput
 History = wire.WireHistory
 Job = wire.WireJob
@@ -40,6 +43,17 @@ class JobOptions(TypedDict, total=False):
     retries: int | None  # after the first attempt
     result_ttl_days: int | None
     idempotency_key: str | None  # submitting the same list with it again makes no new job
+
+
+class RerunConditions(TypedDict, total=False):
+    """Which tasks run again: those that meet all conditions that are given."""
+
+    reason: Sequence[str] | None  # why they failed, like `blocked`
+    code: Sequence[str] | None  # of their errors
+    host: Sequence[str] | None  # of their URLs
+    task_ids: Sequence[str] | None
+    scraped_before: datetime | None
+    params: Mapping[str, object] | None  # of the scraper, in place of those that they had
 
 
 class FileFormat(TypedDict, total=False):

@@ -130,6 +130,7 @@ class Conveyor:
     stop = _waited(Calls.stop)
     pause = _waited(Calls.pause)
     resume = _waited(Calls.resume)
+    failures = _waited(Calls.failures)
     rerun = _waited(Calls.rerun)
     delete = _waited(Calls.delete)
     delete_run = _waited(Calls.delete_run)

@@ -9,7 +9,9 @@ import msgspec
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import Job
+from conveyor.domain.params import Params
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger
+from conveyor.domain.selection import ALL, Selection
 from conveyor.domain.task import TaskSpec, TaskStatus
 from conveyor.domain.task_list.reader import START
 from conveyor.domain.task_list.rows import Position
@@ -40,7 +42,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     blob: str | None = None
     source_run_id: RunId | None = None
-    statuses: tuple[TaskStatus, ...] | None = None  # of rows that are scraped again; None: all
+    statuses: tuple[TaskStatus, ...] | None = None  # as 0.1.0 stored a selection
+    selection: Selection = ALL  # of the rows that are scraped again
+    params: Params = {}  # that replace those of the rows that are scraped
     inherited: Inheritance = NO_INHERITANCE  # by the rows that exist
     written: int = 0  # rows that exist
     read: int = 0  # where to resume: bytes of the list, or indexes of the source run
@@ -49,6 +53,10 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     errors: int = 0  # bad rows before that
     checked: bool = False  # a strict list was read once, has no bad row, and is read again
     version: int = 0
+
+    @property
+    def scraped_again(self) -> Selection:
+        return self.selection if self.statuses is None else Selection(statuses=self.statuses)
 
 
 def list_key(job_id: JobId, run_id: RunId, name: str) -> str:

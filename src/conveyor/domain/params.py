@@ -42,6 +42,7 @@ NOT_WITH_POST = ("js_render", "js_instructions", "json_response")
 ASKS_FOR_NOTHING = frozenset({"", "0", "false"})  # values that leave a parameter off
 
 Params = dict[str, str]
+NO_PARAMS: Params = {}  # never changed
 
 # What fetching a page as it is, without a scraping gateway, can honour.
 HONOURED_BY_DIRECT = frozenset({HEADERS, "original_status", "allowed_status_codes"})

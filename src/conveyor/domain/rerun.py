@@ -1,66 +1,30 @@
-"""Which rows of an earlier run a rerun scrapes again, and what it inherits from the others."""
+"""The copy rule of reruns: which rows are scraped again, and what the others leave to inherit."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-import msgspec
-
-from conveyor.domain.counts import Counts
-from conveyor.domain.failure import FailureReason
+from conveyor.domain.counts import COUNT_COLUMNS, Counts
 from conveyor.domain.job import Job
-from conveyor.domain.json_bodies import check_names, decode_body
+from conveyor.domain.params import Params
 from conveyor.domain.run import Inheritance, Run
-from conveyor.domain.task import FINAL, Inherited, NewRow, Task, TaskStatus, counter_of, inherit
-from conveyor.errors import InvalidArgument
-
-Statuses = frozenset[TaskStatus]
+from conveyor.domain.selection import Chosen, Selection, matcher, with_params
+from conveyor.domain.task import Inherited, NewRow, Task, counter_of, inherit
 
 
-class RerunBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a rerun. It has no fields, but some clients always send a body."""
+def copy_rows(rows: Sequence[Task], selection: Selection, params: Params) -> list[NewRow]:
+    """The rows that a rerun has in place of an earlier run's.
 
-
-def check_body(raw: bytes) -> None:
-    """Refuse fields, which would be ignored. Raises `InvalidArgument`."""
-    if raw.strip() not in {b"", b"null"}:
-        decode_body(raw, RerunBody, _no_body)
-
-
-def _no_body(field: str, _: str) -> InvalidArgument:
-    return InvalidArgument(
-        "A rerun must have no body: give statuses in the query, as in `?status=failed`",
-        extras={"field": field} if field else None,
-    )
-
-
-def parse_statuses(text: str | None) -> Statuses | None:
-    """The statuses of the tasks that a rerun repeats; None for all."""
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",")]
-    check_names("status", names, list(TaskStatus))
-    return frozenset(map(TaskStatus, names))
-
-
-def copy_rows(rows: Sequence[Task], statuses: Statuses | None) -> list[NewRow]:
-    """The copy rule: the rows that a rerun has in place of an earlier run's.
-
-    Each keeps its index, id and the caller's fields. A row in one of `statuses` is scraped again,
-    every row when they are None; any other is inherited as it is.
+    Each keeps its index, id and the caller's fields. A selected row is scraped again, with `params`
+    in place of its own; any other is inherited as it is.
     """
-    again = _scraped_again(statuses)
+    is_selected = matcher(selection)
     return [
-        NewRow(row.index, row.id, row.spec, None if row.status in again else inherit(row))
+        NewRow(row.index, row.id, with_params(row.spec, params))
+        if is_selected(row)
+        else NewRow(row.index, row.id, row.spec, inherit(row))
         for row in rows
     ]
-
-
-def _scraped_again(statuses: Statuses | None) -> Statuses:
-    """A row that an ended run still holds as processing counts as pending."""
-    if statuses is None:
-        return frozenset(TaskStatus)
-    return statuses | {TaskStatus.PROCESSING} if TaskStatus.PENDING in statuses else statuses
 
 
 def inherited(rows: Iterable[Task | Inherited]) -> Inheritance:
@@ -74,24 +38,21 @@ def inherited(rows: Iterable[Task | Inherited]) -> Inheritance:
     )
 
 
-def expected(
-    source: Run, tally: Mapping[TaskStatus, int], counts: Counts, statuses: Statuses | None
-) -> tuple[int, Inheritance]:
-    """How many tasks a rerun will scrape, and what it will inherit, before a row is copied.
+def expected(source: Run, counts: Counts, selection: Selection, chosen: Chosen) -> Inheritance:
+    """What a rerun will inherit, before a row is copied, if it scrapes so many tasks again.
 
     The source run is listed even when nothing is inherited: it must not be deleted until then.
     """
-    if statuses is None:
-        return sum(tally.values()), Inheritance(sources=(source.id,))
-    again = _scraped_again(statuses)
-    left = {status: n for status, n in tally.items() if status not in again}
-    failed = {why: getattr(counts, why) for why in FailureReason}
-    return sum(tally.values()) - sum(left.values()), Inheritance(
-        counts=Counts(
-            successful=left.get(TaskStatus.SUCCESSFUL, 0),
-            **(failed if TaskStatus.FAILED in left else {}),
-        ),
-        idle=sum(n for status, n in left.items() if status not in FINAL),
+    if selection.is_all:
+        return Inheritance(sources=(source.id,))
+    left = {
+        name: getattr(counts, name) - getattr(chosen.counts, name)
+        for name in COUNT_COLUMNS
+        if name not in {"credits", "nanos"}
+    }
+    return Inheritance(
+        counts=Counts(**left),
+        idle=source.total - counts.done - chosen.unfinished,
         sources=tuple(sorted({source.id, *source.inherited.sources})),
     )
 

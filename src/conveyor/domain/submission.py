@@ -189,10 +189,11 @@ class RejectedTask(msgspec.Struct, frozen=True, omit_defaults=True):
     value: str | None = None
 
 
-def job_params(body: Submission, limits: Limits) -> Params:
-    """The job's parameters in stored form."""
+def checked_params(given: Mapping[str, object] | None, limits: Limits) -> Params:
+    """Parameters of a whole job or rerun in stored form; `InvalidArgument` if one is refused."""
     try:
-        params = _checked_params(body.zenrows_params or {})
+        params = params_rules.canonical(given or {})
+        params_rules.check_together(params, "GET")
         params_rules.check_honoured(params, limits.honoured)
     except BadParam as bad:
         where = f"zenrows_params.{bad.key[:LONGEST_SHOWN]}"
@@ -445,12 +446,6 @@ def _check_list_given(body: Submission) -> None:
         raise field_error("tasks", "must be absent with `file_input_id`")
     if body.status is NewJobStatus.OPEN:
         raise FileInputUnsupported("`file_input_id` requires a closed job, and this one is open")
-
-
-def _checked_params(given: Mapping[str, object]) -> Params:
-    params = params_rules.canonical(given)
-    params_rules.check_together(params, "GET")
-    return params
 
 
 AT_FIELD = re.compile(r"at `\$\.(?P<name>\w+)")

@@ -36,8 +36,8 @@ from conveyor.domain.submission import (
     Unfit,
     accept_task,
     check_fields,
+    checked_params,
     invalid_tasks,
-    job_params,
     sift,
     task_fault,
 )
@@ -74,7 +74,7 @@ def read_submission(
     try:
         ignored = _ignored(sliced.names)
         body = decode_body(sliced.frame, Submission)
-        params = job_params(body, limits)
+        params = checked_params(body.zenrows_params, limits)
         check_fields(body, extensions, has_tasks=_has_tasks(raw, sliced))
     except CallerFault as error:
         fault = error

@@ -29,6 +29,7 @@ from conveyor.domain.outbox import events_at_end
 from conveyor.domain.params import Params, load
 from conveyor.domain.rerun import inherited
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, RunStatus
+from conveyor.domain.selection import with_params
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import NewRow, Task
 from conveyor.domain.task_list.reader import (
@@ -243,7 +244,7 @@ class Ingest:
     async def _write_list_chunk(self, batch: Batch, chunk: ListChunk, *, checking: bool) -> Batch:
         """Write the good rows of a chunk, report the bad ones, and move the watermark."""
         if not checking:
-            rows = await asyncio.to_thread(_rows, batch.run_id, chunk)
+            rows = await asyncio.to_thread(_rows, batch, chunk)
             await self.tasks.add(batch.run_id, rows)
             await self.work.enqueue(batch.run_id, [row.id for row in rows])
         if chunk.errors and batch.errors < MOST_REPORTED:
@@ -282,9 +283,13 @@ class Ingest:
     def _chunks(self, batch: Batch) -> AsyncIterator[RowChunk]:
         most = self.sizes.chunk_rows
         if batch.source_run_id:
-            statuses = None if batch.statuses is None else frozenset(batch.statuses)
             return copied_rows(
-                self.tasks, batch.source_run_id, statuses, first=batch.read, most=most
+                self.tasks,
+                batch.source_run_id,
+                batch.scraped_again,
+                batch.params,
+                first=batch.read,
+                most=most,
             )
         return stored_rows(
             self.blobs,
@@ -293,6 +298,7 @@ class Ingest:
             first=batch.first + batch.written,
             offset=batch.read,
             most=most,
+            params=batch.params,
         )
 
     async def _write_chunk(self, batch: Batch, chunk: RowChunk) -> Batch:
@@ -316,7 +322,7 @@ class Ingest:
         Read from the rows as stored: a row that settled late in its own run may have been copied
         by an earlier writer before it did.
         """
-        if batch.statuses is None:
+        if batch.scraped_again.is_all:
             return [row.id for row in chunk.rows], NO_INHERITANCE
         fresh, taken_over, left = list[TaskId](), NO_INHERITANCE, len(chunk.rows)
         after: int | None = chunk.rows[0].index - 1
@@ -380,9 +386,12 @@ def _stored(batch: Batch) -> Batch:
     return msgspec.structs.replace(batch, version=batch.version + 1)
 
 
-def _rows(run_id: RunId, chunk: ListChunk) -> list[NewRow]:
-    task_id = task_ids(run_id)
-    return [NewRow(index, task_id(index), spec) for index, spec in chunk.tasks]
+def _rows(batch: Batch, chunk: ListChunk) -> list[NewRow]:
+    task_id = task_ids(batch.run_id)
+    return [
+        NewRow(index, task_id(index), with_params(spec, batch.params))
+        for index, spec in chunk.tasks
+    ]
 
 
 def _next(batch: Batch) -> int:

@@ -25,6 +25,7 @@ from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.shared.ownership import latest_run, own_job, own_run
+from conveyor.steps.shared.task_reads import tasks_by_id
 
 REPORTS = 500  # listed at a time
 HOT = timedelta(milliseconds=250)  # how long pollers of a run share one read of its counts
@@ -166,6 +167,21 @@ class Read:
         run = await own_run(self.metadata, job, run_id)
         return job, self._parts(run.id, limit, after, statuses)
 
+    async def failures(
+        self, caller: CallerId, job_id: JobId, run_id: RunId | None, *, limit: int
+    ) -> tuple[Sequence[FailureGroup], Mapping[TaskId, Task]]:
+        """The failed tasks of a run by host, reason and code, of the latest run when none is named.
+
+        With them come the examples of the first `limit` groups.
+        """
+        job = await own_job(self.metadata, caller, job_id)
+        run = await own_run(self.metadata, job, run_id)
+        groups = await self.tasks.failure_groups(run.id)
+        ids = [group.example for group in groups[:limit]]
+        examples = await tasks_by_id(self.tasks, run.id, ids)
+        self.count(len(examples))
+        return groups, {task.id: task for task in examples}
+
     async def _parts(
         self, run_id: RunId, limit: int, after: int, statuses: frozenset[TaskStatus] | None
     ) -> AsyncGenerator[ResultPart, None]:
@@ -185,14 +201,6 @@ class Read:
                 return
             yield ResultPart(tasks)
             after = page.cursor
-
-    async def failures(
-        self, caller: CallerId, job_id: JobId, run_id: RunId | None
-    ) -> Sequence[FailureGroup]:
-        """The failed tasks of a run by host, reason and code, of the latest run when none is named."""
-        job = await own_job(self.metadata, caller, job_id)
-        run = await own_run(self.metadata, job, run_id)
-        return await self.tasks.failure_groups(run.id)
 
     async def content(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None, task_id: TaskId

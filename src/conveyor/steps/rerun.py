@@ -22,8 +22,18 @@ from conveyor.domain.counts import Counts
 from conveyor.domain.credentials import context
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import Job
-from conveyor.domain.rerun import Statuses, expected, inherited, is_too_late
+from conveyor.domain.rerun import expected, inherited, is_too_late
 from conveyor.domain.run import NO_INHERITANCE, IngestStatus, Inheritance, Run, Trigger, counts
+from conveyor.domain.selection import (
+    Chosen,
+    RerunRequest,
+    Selection,
+    check_params,
+    chosen_among,
+    chosen_by_group,
+    chosen_by_status,
+    described,
+)
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import TaskStatus
 from conveyor.domain.task_list.spec import SourceList
@@ -52,6 +62,7 @@ from conveyor.steps.shared.ownership import latest_run, own_job
 from conveyor.steps.shared.pagination import runs_of
 from conveyor.steps.shared.quotas import CheckQuota, QuotaDemand, unlimited
 from conveyor.steps.shared.row_sources import RowChunk, copied_rows, stored_rows
+from conveyor.steps.shared.task_reads import tasks_by_id
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 
 PROCESSING = frozenset({TaskStatus.PROCESSING})
@@ -68,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     run_id: RunId
     retried: int
     large: bool
-    statuses: Statuses | None = None
+    asked: RerunRequest
     inherited: Inheritance = NO_INHERITANCE
 
     @property
@@ -109,9 +120,9 @@ class RerunJob:
     under_way: set[JobId] = field(default_factory=set)
 
     async def rerun(
-        self, call: Call, job_id: JobId, statuses: Statuses | None, render: RenderRerun
+        self, call: Call, job_id: JobId, asked: RerunRequest, render: RenderRerun
     ) -> Answer:
-        """Start a run of all tasks, or of those in `statuses`; the other results are inherited."""
+        """Start a run of the selected tasks; the results of the others are inherited."""
         with self.idempotency.claiming(call):
             while True:
                 if known := await self.idempotency.find(call):
@@ -120,7 +131,7 @@ class RerunJob:
                 try:
                     with suppress(Stale), self._alone(job_id):
                         # Stale: a rerun elsewhere, a close or a delete came first.
-                        return await self._rerun(call, job, statuses, render)
+                        return await self._rerun(call, job, asked, render)
                 except CallerFault as refusal:
                     return await self.idempotency.unless_answered(call, refusal)
 
@@ -151,14 +162,17 @@ class RerunJob:
         return run
 
     async def _rerun(
-        self, call: Call, job: Job, statuses: Statuses | None, render: RenderRerun
+        self, call: Call, job: Job, asked: RerunRequest, render: RenderRerun
     ) -> Answer:
         await self.check_gateway_key(call.gateway_key)
-        plan = await self._plan(job, statuses)
+        check_params(asked, job)
+        plan = await self._plan(job, asked)
         self._check_plan(plan)
         await self.check_quota(QuotaDemand(caller=call.caller, jobs=1, tasks=plan.retried))
         try:
-            return await self._store(call, await self._prepared(plan), render)
+            plan = await self._prepared(plan)
+            self._check_plan(plan)  # again: now the rows tell what is selected
+            return await self._store(call, plan, render)
         except KeyTaken:
             await self._abandon(plan)
             return await self.idempotency.won_by_another(call)
@@ -166,41 +180,54 @@ class RerunJob:
             await self._abandon(plan)
             raise
 
-    async def _plan(self, job: Job, statuses: Statuses | None) -> Plan:
-        if job.schedule and job.source_list and job.latest_run_id is None and statuses is None:
+    async def _plan(self, job: Job, asked: RerunRequest) -> Plan:
+        selection = asked.selection
+        if job.schedule and job.source_list and job.latest_run_id is None and selection.is_all:
             is_small = (
                 job.source_list.spec is None and job.source_list.count < self.limits.sync_tasks
             )
-            return self._from_list(job, job.source_list, None, large=not is_small)
+            return self._from_list(job, asked, job.source_list, None, large=not is_small)
         source = await self._source(job)
-        if source.is_cut and statuses is None:
+        if source.is_cut and selection.is_all:
             if job.source_list:  # the last run lacks rows of it
-                return self._from_list(job, job.source_list, source.id, large=True)
+                return self._from_list(job, asked, job.source_list, source.id, large=True)
             source = await self._whole_run(job) or source
         done = counts(source, (await self.tasks.counts([source.id]))[source.id])
-        tally = await self._tally(source, done, statuses)
-        retried, taken_over = expected(source, tally, done, statuses)
+        chosen = await self._chosen(source, done, selection)
         return Plan(
             job=job,
             source=source,
             rerun_of=source.id,
-            statuses=statuses,
+            asked=asked,
             run_id=RunId(self.ids.new()),
-            retried=retried,
-            inherited=taken_over,
+            retried=chosen.total,
+            inherited=expected(source, done, selection, chosen),
             large=source.total >= self.limits.sync_tasks,
         )
 
-    async def _tally(
-        self, source: Run, done: Counts, statuses: Statuses | None
-    ) -> Mapping[TaskStatus, int]:
-        """How many tasks of an ended run have each status, from its counts.
+    async def _chosen(self, source: Run, done: Counts, selection: Selection) -> Chosen:
+        """How many tasks of an ended run are selected, or at most so many.
 
-        A caller waits for this, so the rows are not counted, except those still held by a worker,
-        if they alone are asked for.
+        A caller waits for this, so it follows from counts and failure groups. Rows are read only if
+        the selection names them. The ingest of the copy corrects what is too high.
         """
-        held = 0
-        if statuses and statuses >= PROCESSING and TaskStatus.PENDING not in statuses:
+        if selection.task_ids:
+            return chosen_among(
+                selection, await tasks_by_id(self.tasks, source.id, selection.task_ids)
+            )
+        if selection.is_of_failures and (selection.codes or selection.hosts):
+            return chosen_by_group(selection, await self.tasks.failure_groups(source.id))
+        return chosen_by_status(selection, done, await self._tally(source, done, selection))
+
+    async def _tally(
+        self, source: Run, done: Counts, selection: Selection
+    ) -> Mapping[TaskStatus, int]:
+        """How many tasks have not ended, by status.
+
+        Those still held by a worker are counted only if they alone are asked for.
+        """
+        held, statuses = 0, selection.scraped_again
+        if statuses >= PROCESSING and TaskStatus.PENDING not in statuses:
             after: int | None = -1
             while after is not None:
                 page = await self.tasks.page(
@@ -208,8 +235,6 @@ class RerunJob:
                 )
                 held, after = held + len(page.tasks), page.cursor
         return {
-            TaskStatus.SUCCESSFUL: done.successful,
-            TaskStatus.FAILED: done.failed,
             TaskStatus.PROCESSING: held,
             TaskStatus.PENDING: source.total - done.done - held,
         }
@@ -222,11 +247,18 @@ class RerunJob:
         return None
 
     def _from_list(
-        self, job: Job, source_list: SourceList, rerun_of: RunId | None, *, large: bool
+        self,
+        job: Job,
+        asked: RerunRequest,
+        source_list: SourceList,
+        rerun_of: RunId | None,
+        *,
+        large: bool,
     ) -> Plan:
         """A plan for all rows of the job's list."""
         return Plan(
             job=job,
+            asked=asked,
             source=source_list,
             rerun_of=rerun_of,
             run_id=RunId(self.ids.new()),
@@ -245,7 +277,7 @@ class RerunJob:
         if isinstance(plan.source, SourceList):
             return
         if not plan.retried:
-            raise NoMatchingTasks(f"The last run has no tasks{_in(plan.statuses)}")
+            raise NoMatchingTasks(f"The last run has no tasks{described(plan.asked.selection)}")
         takes_bodies = plan.inherited.counts.successful > 0
         if takes_bodies and is_too_late(plan.source, plan.job, self.clock.now()):
             days = plan.job.result_ttl_days
@@ -266,10 +298,12 @@ class RerunJob:
         return retried, taken_over
 
     def _rows(self, plan: Plan) -> AsyncIterator[RowChunk]:
-        most = self.sizes.chunk_rows
+        most, asked = self.sizes.chunk_rows, plan.asked
         if isinstance(plan.source, SourceList):
-            return stored_rows(self.blobs, plan.source.blob, plan.run_id, most=most)
-        return copied_rows(self.tasks, plan.source.id, plan.statuses, most=most)
+            return stored_rows(
+                self.blobs, plan.source.blob, plan.run_id, most=most, params=asked.params
+            )
+        return copied_rows(self.tasks, plan.source.id, asked.selection, asked.params, most=most)
 
     async def _store(self, call: Call, plan: Plan, render: RenderRerun) -> Answer:
         run = self._new_run(plan)
@@ -331,19 +365,17 @@ class RerunJob:
             return
 
 
-def _in(statuses: Statuses | None) -> str:
-    return "" if statuses is None else f" that are {' or '.join(sorted(statuses))}"
-
-
 def _batch(plan: Plan, run: Run) -> Batch:
     if isinstance(plan.source, SourceList):
-        return batch_of(plan.source, run.job_id, run.id, run.created_at)
+        batch = batch_of(plan.source, run.job_id, run.id, run.created_at)
+        return msgspec.structs.replace(batch, params=plan.asked.params)
     return Batch(
         run_id=run.id,
         job_id=run.job_id,
         first=0,
         count=run.total,
         source_run_id=plan.source.id,
-        statuses=None if plan.statuses is None else tuple(sorted(plan.statuses)),
+        selection=plan.asked.selection,
+        params=plan.asked.params,
         created_at=run.created_at,
     )

@@ -43,8 +43,8 @@ from conveyor.domain.submission import (
     Limits,
     OnInvalid,
     Submission,
+    checked_params,
     copied_fields,
-    job_params,
     job_schedule,
 )
 from conveyor.domain.task import TaskSpec, new_tasks
@@ -194,7 +194,7 @@ class SubmitJob:
         read = file_chunks(
             self.blobs,
             source_list,
-            job_params(body, self.limits),
+            checked_params(body.zenrows_params, self.limits),
             task_limits=self.limits,
             limits=self.sizes.reader,
             most_bytes=self.sizes.probed_file_bytes,
@@ -282,7 +282,7 @@ class SubmitJob:
         return run, heartbeat_event(run, given.heartbeat_seconds, EventId(self.ids.new()))
 
     def _new_job(self, call: Call, body: Submission, job_id: JobId) -> Job:
-        params, schedule = job_params(body, self.limits), job_schedule(body)
+        params, schedule = checked_params(body.zenrows_params, self.limits), job_schedule(body)
         now = self.clock.now()
         return Job(
             id=job_id,

@@ -30,6 +30,8 @@ CONTRACT = {
     ("POST", f"{JOB}/pause"),
     ("POST", f"{JOB}/resume"),
     ("POST", f"{JOB}/rerun"),
+    ("GET", f"{JOB}/failures"),
+    ("GET", f"{RUN}/failures"),
     ("PUT", f"{JOB}/schedule"),
     ("POST", f"{JOB}/schedule/state"),
     ("GET", f"{JOB}/webhook"),

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 import typer
 
-from conveyor.cli import follow, jobs, output, submit
+from conveyor.cli import follow, jobs, output, reruns, submit
 from conveyor.cli.hints import Advised, explained
 from conveyor.client import NotFoundError, Run, Stats
 from tests.harness.scripted_server import Answer, Answers, served
@@ -126,7 +126,7 @@ def _followed(
     elif command == "rerun":
         answer = _answer({**made, "retried_tasks": 1, "inherited_tasks": 0})
         answers.table[f"{JOB}/rerun"] = answer
-        jobs.rerun("j", follow=True, url=url, as_json=as_json)
+        reruns.rerun("j", follow=True, url=url, as_json=as_json)
     else:
         jobs.status("j", follow=True, url=url, as_json=as_json)
 

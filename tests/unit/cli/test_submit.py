@@ -42,13 +42,6 @@ def test_every_field_of_a_submission_is_an_option_or_left_out_for_a_reason() -> 
     assert options | LEFT_OUT.keys() == set(Submission.__struct_encode_fields__)
 
 
-def test_metadata_is_given_as_pairs() -> None:
-    assert submit.labels([]) is None
-    assert submit.labels(["team=news", "query=a=b"]) == {"team": "news", "query": "a=b"}
-    with pytest.raises(RefusedToStart, match=r"key=value, like team=news, got 'team'"):
-        submit.labels(["team"])
-
-
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [

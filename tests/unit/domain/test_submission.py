@@ -116,7 +116,7 @@ def test_every_field_of_a_submit_is_read() -> None:
     assert (body.type, body.status) == (JobType.REGULAR, NewJobStatus.OPEN)
     assert (body.max_inflight, body.retries, body.result_ttl_days) == (5, 0, 30)
     assert body.async_ is True
-    assert submission.job_params(body, LIMITS) == {"js_render": "true"}
+    assert submission.checked_params(body.zenrows_params, LIMITS) == {"js_render": "true"}
 
 
 def test_null_means_absent() -> None:

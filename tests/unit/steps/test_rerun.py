@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -13,9 +14,19 @@ from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.domain.job import JobStatus
-from conveyor.domain.rerun import copy_rows, expected, inherited, parse_statuses
+from conveyor.domain.rerun import copy_rows, expected, inherited
 from conveyor.domain.run import IngestStatus, Inheritance, RunStatus
-from conveyor.domain.task import AttemptFailed, Task, TaskStatus
+from conveyor.domain.selection import (
+    ALL,
+    FAILED,
+    Chosen,
+    RerunRequest,
+    Selection,
+    chosen_by_status,
+    matcher,
+    parse_statuses,
+)
+from conveyor.domain.task import FINAL, AttemptFailed, Task, TaskStatus
 from conveyor.errors import (
     IdempotencyKeyConflict,
     InvalidArgument,
@@ -266,7 +277,7 @@ async def test_a_run_without_tasks_is_not_repeated() -> None:
 async def test_the_key_of_the_rerun_is_the_one_forwarded() -> None:
     house, job_id, _ = await _ended(2)
     call = structs.replace(a_rerun(), gateway_key="a new key")
-    await house.rerun_job.rerun(call, job_id, None, figures_as_answer)
+    await house.rerun_job.rerun(call, job_id, RerunRequest(), figures_as_answer)
 
     job = await house.job(job_id)
     assert (
@@ -292,7 +303,7 @@ def test_statuses_are_read_from_a_list(text: str, statuses: set[str]) -> None:
 @pytest.mark.parametrize("text", ["", ",", "failed,", "all", "Failed", "expired", "failed;pending"])
 def test_an_unknown_or_empty_list_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="pending, processing, successful, failed") as refused:
-        parse_statuses(text)
+        Selection(statuses=parse_statuses(text))
     assert refused.value.extras == {"field": "status"}
 
 
@@ -309,32 +320,122 @@ def test_what_is_expected_is_what_comes_of_the_rows() -> None:
             ]
         )
     ]
-    tally = {
-        TaskStatus.SUCCESSFUL: 1,
-        TaskStatus.FAILED: 2,
-        TaskStatus.PENDING: 1,
-        TaskStatus.PROCESSING: 1,
-    }
+    tally = {TaskStatus.PENDING: 1, TaskStatus.PROCESSING: 1}
+    source = structs.replace(a_run(), total=len(rows))
     counts = Counts(successful=1, blocked=1, timeout=1, credits=9)
     everything = [
-        parse_statuses(text)
+        Selection(statuses=parse_statuses(text))
         for text in ("successful", "failed", "pending", "processing", "failed,pending")
     ]
-    for statuses in everything:
-        again = {row.id for row in copy_rows(rows, statuses) if row.inherited is None}
+    for selection in everything:
+        again = {row.id for row in copy_rows(rows, selection, {}) if row.inherited is None}
         rest = [
             structs.replace(row, source_run_id=row.run_id) for row in rows if row.id not in again
         ]
-        retried, taken_over = expected(a_run(), tally, counts, statuses)
-        assert (retried, taken_over) == (len(again), inherited(rest)), statuses
-    assert expected(a_run(), tally, counts, None) == (5, Inheritance(sources=(a_run().id,)))
+        chosen = chosen_by_status(selection, counts, tally)
+        assert chosen.total == len(again), selection
+        assert expected(source, counts, selection, chosen) == inherited(rest), selection
+    assert expected(source, counts, ALL, Chosen()) == Inheritance(sources=(source.id,))
+
+
+@EITHER
+@pytest.mark.parametrize(
+    ("selection", "exact"),
+    [
+        (Selection(statuses=FAILED, reasons=(FailureReason.BLOCKED,)), True),
+        (Selection(statuses=FAILED, codes=("RESP001",)), True),
+        (Selection(statuses=FAILED, hosts=("ok.example",), codes=("RESP001",)), True),
+        (Selection(hosts=("ok.example",)), False),
+        (Selection(statuses=(TaskStatus.SUCCESSFUL,), hosts=("elsewhere.test",)), False),
+    ],
+)
+async def test_a_rerun_does_the_selected_tasks_and_inherits_the_rest(
+    selection: Selection, exact: bool, count: int
+) -> None:
+    house, job_id, first = await _ended(count)
+    rows = await house.rows(first)
+    wanted = {row.id for row in rows if matcher(selection)(row)}
+    if not wanted and count == SMALL:
+        with pytest.raises(NoMatchingTasks):
+            await house.rerun(job_id, asked=RerunRequest(selection))
+        assert list(await house.tasks.runs_held(limit=9)) == [first], "nothing is left"
+        return
+
+    second, retried, taken_over = await house.rerun(job_id, asked=RerunRequest(selection))
+    await house.handle_messages()
+
+    assert retried + taken_over == count
+    assert (retried == len(wanted)) if exact or count == SMALL else (retried >= len(wanted))
+    again = {row.id for row in await house.rows(second) if row.source_run_id is None}
+    assert again == wanted
+    assert (await house.run(second)).inherited.counts.done == count - len(wanted)
+    await house.drain(second, _page)
+    run = await house.run(second)
+    assert run.status is RunStatus.COMPLETED
+    assert run.frozen
+    assert run.frozen.done == count
+
+
+@EITHER
+async def test_tasks_are_run_again_by_id_and_unknown_ones_do_not_count(count: int) -> None:
+    house, job_id, first = await _ended(count)
+    wanted = (task_ids(first)(0), task_ids(first)(4))
+    asked = RerunRequest(Selection(task_ids=(*wanted, task_ids(RunId("another"))(1))))
+
+    second, retried, taken_over = await house.rerun(job_id, asked=asked)
+    await house.handle_messages()
+
+    assert (retried, taken_over) == (2, count - 2)
+    rows = await house.rows(second)
+    assert tuple(row.id for row in rows if row.source_run_id is None) == wanted
+
+
+@EITHER
+async def test_pages_older_than_a_moment_are_scraped_again(count: int) -> None:
+    house, job_id, _ = await _ended(count)
+    house.clock.advance(timedelta(hours=1))
+    moment = house.clock.now()
+    second, *_ = await house.rerun(job_id, "failed")
+    await house.handle_messages()
+    await house.drain(second, _page)
+    scraped = {row.id for row in await house.rows(second) if row.source_run_id is None}
+
+    selection = Selection(statuses=tuple(sorted(FINAL)), scraped_before=moment)
+    third, *_ = await house.rerun(job_id, asked=RerunRequest(selection))
+    await house.handle_messages()
+
+    rows = await house.rows(third)
+    assert {row.id for row in rows if row.source_run_id} == scraped
+    assert len(rows) == count
+
+
+@EITHER
+async def test_changed_parameters_reach_the_selected_tasks_alone(count: int) -> None:
+    house, job_id, _ = await _ended(count)
+    asked = RerunRequest(Selection(statuses=FAILED), {"premium_proxy": "true"})
+
+    second, *_ = await house.rerun(job_id, asked=asked)
+    await house.handle_messages()
+
+    rows = (await house.tasks.page(second, limit=99, whole=True)).tasks
+    assert {bool(row.source_run_id): row.spec.params for row in rows} == {
+        False: '{"premium_proxy":"true"}',
+        True: None,
+    }
+
+
+async def test_parameters_that_do_not_go_with_those_of_the_job_are_refused() -> None:
+    house, job_id, first = await _ended(SMALL, zenrows_params={"js_render": "true"})
+    with pytest.raises(InvalidArgument, match=r"`zenrows_params\.mode` is refused"):
+        await house.rerun(job_id, asked=RerunRequest(params={"mode": "auto"}))
+    assert list(await house.tasks.runs_held(limit=9)) == [first]
 
 
 async def test_a_strangers_job_is_not_there() -> None:
     house, job_id, _ = await _ended(2)
     with pytest.raises(NotFound):
         await house.rerun_job.rerun(
-            structs.replace(a_rerun(), caller=STRANGER), job_id, None, figures_as_answer
+            structs.replace(a_rerun(), caller=STRANGER), job_id, RerunRequest(), figures_as_answer
         )
 
 
@@ -418,7 +519,7 @@ async def test_of_two_reruns_at_once_one_is_made(count: int) -> None:
     winner: list[Answer] = []
 
     async def rerun_first() -> None:
-        winner.append(await other.rerun(a_rerun(), job_id, None, figures_as_answer))
+        winner.append(await other.rerun(a_rerun(), job_id, RerunRequest(), figures_as_answer))
 
     house.trace.before("metadata.commit", 1, rerun_first)
     with pytest.raises(RunNotTerminal):
@@ -445,10 +546,14 @@ async def test_of_two_reruns_with_one_key_both_get_the_first_answer(
     winner: list[Answer] = []
 
     async def rerun_first() -> None:
-        winner.append(await other.rerun(a_rerun(key="k"), job_id, None, figures_as_answer))
+        winner.append(
+            await other.rerun(a_rerun(key="k"), job_id, RerunRequest(), figures_as_answer)
+        )
 
     getattr(house.trace, moment[0])(moment[1], 1, rerun_first)
-    answer = await house.rerun_job.rerun(a_rerun(key="k"), job_id, None, figures_as_answer)
+    answer = await house.rerun_job.rerun(
+        a_rerun(key="k"), job_id, RerunRequest(), figures_as_answer
+    )
 
     assert [answer] == winner
     assert len(await house.metadata.runs(job_id, limit=9)) == 2
@@ -598,11 +703,11 @@ async def _check_after_death(house: House, job_id: JobId, first: RunId, count: i
 
 
 async def _ended(
-    count: int, failing: Callable[[Task], bool] = lambda task: task.index % 3 == 0
+    count: int, failing: Callable[[Task], bool] = lambda task: task.index % 3 == 0, **given: Any
 ) -> tuple[House, JobId, RunId]:
     """A completed run, a third of its tasks failed."""
     house = a_house()
-    job_id, run_id = await house.submit(count)
+    job_id, run_id = await house.submit(count, **given)
     await house.handle_messages()
     await house.drain(run_id, lambda task: A_REFUSAL if failing(task) else A_PAGE)
     return house, job_id, run_id

@@ -12,6 +12,7 @@ from conveyor.domain.ids import InputId, JobId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.run import IngestStatus, Run, RunStatus, Trigger
 from conveyor.domain.schedule import Rate, RateUnit, Schedule, ScheduleState, parse_schedule
+from conveyor.domain.selection import RerunRequest
 from conveyor.errors import (
     Conflict,
     FileInputNotFound,
@@ -524,9 +525,11 @@ async def test_a_scheduled_job_takes_no_tasks_and_cannot_be_closed() -> None:
 async def test_a_rerun_without_a_run_fires_from_the_list(count: int) -> None:
     house = a_house()
     job_id = await schedule(house, count)
-    answer = await house.rerun_job.rerun(a_rerun(key="k"), job_id, None, figures_as_answer)
+    answer = await house.rerun_job.rerun(
+        a_rerun(key="k"), job_id, RerunRequest(), figures_as_answer
+    )
     assert answer.status == (201 if count < LARGE else 202)
-    again = await house.rerun_job.rerun(a_rerun(key="k"), job_id, None, figures_as_answer)
+    again = await house.rerun_job.rerun(a_rerun(key="k"), job_id, RerunRequest(), figures_as_answer)
     assert again == answer
     run = await latest(house, job_id)
     assert answer.body.decode().split() == [run.id, str(count), "0"]
@@ -545,7 +548,7 @@ async def test_a_long_list_of_a_slot_is_fired_by_hand_too() -> None:
     house = a_house()
     file_input_id = await sent(house, urls(2 * LARGE))
     job_id = await schedule_list(house, file_input_id)
-    answer = await house.rerun_job.rerun(a_rerun(), job_id, None, figures_as_answer)
+    answer = await house.rerun_job.rerun(a_rerun(), job_id, RerunRequest(), figures_as_answer)
     assert answer.status == 202
     assert (await finish(house, job_id)).total == 2 * LARGE
 

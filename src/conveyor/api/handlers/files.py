@@ -28,6 +28,8 @@ from conveyor.api.intake import LARGEST_SMALL_BODY, read_body
 from conveyor.api.links import Links
 from conveyor.domain import cursor, media
 from conveyor.domain.export import Export
+from conveyor.domain.failure import FailureReason
+from conveyor.domain.failure_groups import MOST_GROUPS
 from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
 from conveyor.domain.file_input import UPLOAD_LIFE
 from conveyor.domain.ids import ExportId, InputId, TaskId
@@ -125,6 +127,14 @@ class FileHandlers:
         if first.is_last:
             return json_response(wire.WireResults(shown(first), first.next_cursor))
         return StreamingResponse(_page_in_parts(first, parts, shown), media_type=JSON)
+
+    async def list_failures(self, request: Request) -> Response:
+        text, most = request.query_params.get("limit"), MOST_GROUPS + len(FailureReason)
+        limit = cursor.limit(text, default=cursor.DEFAULT_PAGE, most=most)
+        groups, examples = await self.read.failures(
+            *caller_and_job(request), run_or_latest(request), limit=limit
+        )
+        return json_response(render.failures_shown(groups, examples, limit))
 
     async def get_content(self, request: Request) -> Response:
         run, task = run_or_latest(request), _task_id(request)

@@ -26,9 +26,9 @@ from conveyor.api.intake import LARGEST_SMALL_BODY, read_body, take_call
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job, JobStatus, JobType
 from conveyor.domain.json_bodies import LONGEST_SHOWN, field_error, nearest
-from conveyor.domain.rerun import check_body, parse_statuses
 from conveyor.domain.run import PauseState, Run
 from conveyor.domain.schedule import ScheduleState, parse_schedule, parse_turn
+from conveyor.domain.selection import parse_rerun
 from conveyor.domain.submission import Limits
 from conveyor.errors import InvalidArgument
 from conveyor.steps.add_tasks import AddTasks
@@ -74,9 +74,9 @@ class JobHandlers:
 
     async def rerun_job(self, request: Request) -> Response:
         call = await take_call(request, scraping_identity_of(request), LARGEST_SMALL_BODY)
-        _check_rerun(request, call.raw)
-        statuses = parse_statuses(request.query_params.get("status"))
-        rerun = self.reruns.rerun(call, job_id(request), statuses, render.rerun_shown)
+        _check_query(request)
+        asked = parse_rerun(call.raw, request.query_params.get("status"), self.limits)
+        rerun = self.reruns.rerun(call, job_id(request), asked, render.rerun_shown)
         return _answered(await rerun)
 
     async def list_jobs(self, request: Request) -> Response:
@@ -197,16 +197,16 @@ async def _until_disconnect(receive: Receive) -> None:
         continue
 
 
-def _check_rerun(request: Request, body: bytes) -> None:
-    """Refuse what would be ignored: a `status` in the wrong place repeats, and pays for, all tasks."""
+def _check_query(request: Request) -> None:
+    """Refuse what would be ignored: a misspelt `status` repeats, and pays for, all tasks."""
     unknown = request.query_params.keys() - {"status"}
     if unknown:
         name = min(unknown)[:LONGEST_SHOWN]
         raise InvalidArgument(
-            f"A rerun takes the query parameter `status` alone, got `{name}`",
+            f"A rerun takes the query parameter `status` alone, got `{name}`: give other conditions "
+            "in the body",
             extras={"field": name},
         )
-    check_body(body)
 
 
 def _answered(answer: Answer) -> Response:

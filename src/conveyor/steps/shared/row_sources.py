@@ -11,8 +11,9 @@ from contextlib import aclosing, asynccontextmanager
 import msgspec
 
 from conveyor.domain.ids import RunId
-from conveyor.domain.params import Params
-from conveyor.domain.rerun import Statuses, copy_rows
+from conveyor.domain.params import NO_PARAMS, Params
+from conveyor.domain.rerun import copy_rows
+from conveyor.domain.selection import ALL, Selection, with_params
 from conveyor.domain.submission import Limits
 from conveyor.domain.task import NewRow, TaskSpec, new_tasks
 from conveyor.domain.task_list.reader import LIMITS, START, ListChunk, SourceListReader
@@ -71,24 +72,38 @@ class RowChunk(msgspec.Struct, frozen=True):
 
 
 async def stored_rows(
-    blobs: Blobs, key: str, run_id: RunId, *, first: int = 0, offset: int = 0, most: int
+    blobs: Blobs,
+    key: str,
+    run_id: RunId,
+    *,
+    first: int = 0,
+    offset: int = 0,
+    most: int,
+    params: Params = NO_PARAMS,
 ) -> AsyncIterator[RowChunk]:
     """The tasks of a stored list as rows from index `first`; `read` is in bytes of the list."""
     async for specs, length in stored_tasks(blobs, key, offset=offset, most=most):
         offset += length
-        yield RowChunk(new_tasks(run_id, first, specs), offset)
+        tasks = [with_params(spec, params) for spec in specs] if params else specs
+        yield RowChunk(new_tasks(run_id, first, tasks), offset)
         first += len(specs)
 
 
 async def copied_rows(
-    tasks: Tasks, source: RunId, statuses: Statuses | None, *, first: int = 0, most: int
+    tasks: Tasks,
+    source: RunId,
+    selection: Selection = ALL,
+    params: Params = NO_PARAMS,
+    *,
+    first: int = 0,
+    most: int,
 ) -> AsyncIterator[RowChunk]:
     """The rows of an earlier run from index `first`, copied; `read` is in indexes."""
     after: int | None = first - 1
     while after is not None:
         page = await tasks.page(source, limit=most, after=after, whole=True)
         if page.tasks:
-            yield RowChunk(copy_rows(page.tasks, statuses), page.tasks[-1].index + 1)
+            yield RowChunk(copy_rows(page.tasks, selection, params), page.tasks[-1].index + 1)
         after = page.cursor
 
 
