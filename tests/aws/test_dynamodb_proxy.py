@@ -35,7 +35,7 @@ from tests.harness.dynamodb_tables import TABLE, key, table_request
 from tests.harness.random_calls import RandomCalls
 from tests.seed import run_seed
 
-SHORT = timedelta(seconds=0.4)
+SHORT = timedelta(seconds=1)
 
 
 @pytest.fixture(autouse=True)

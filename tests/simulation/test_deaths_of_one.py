@@ -17,7 +17,7 @@ T = TypeVar("T")
 CALLER = "a-caller"
 OUTCOMES = ["page", "spooled", "fail", "page"]
 POINTS = 40  # of the calls of ports at which a service dies, in `make test`
-ROUNDS = 30
+ROUNDS = 200  # messages are lost, again and again, and each time the next try comes later
 A_MINUTE = timedelta(seconds=61)
 
 

@@ -129,7 +129,7 @@ class AwsClient:
         body = msgspec.json.encode(request)
         loop = asyncio.get_running_loop()
         end = loop.time() + deadline.total_seconds()
-        is_unknown = False
+        is_unknown, earlier = False, ""
         for attempt in count():
             try:
                 return await self._attempt(operation, body, attempt, end - loop.time())
@@ -142,7 +142,8 @@ class AwsClient:
                 is_unknown |= failed.is_unknown
                 pause = self._pause(attempt)
                 if (failed.is_unknown and not repeatable) or loop.time() + pause >= end:
-                    _give_up(failed, is_unknown=is_unknown)
+                    _give_up(failed, is_unknown=is_unknown, earlier=earlier)
+                earlier = str(failed)
             await asyncio.sleep(pause)
         raise AssertionError
 
@@ -238,10 +239,12 @@ def endpoint_of(service: AwsService, region: str) -> str:
     return f"https://{service.name}.{region}.{domain}"
 
 
-def _give_up(why: Exception, *, is_unknown: bool) -> NoReturn:
+def _give_up(why: Exception, *, is_unknown: bool, earlier: str = "") -> NoReturn:
+    """Raise for the last attempt. If the deadline cut it short, the one before tells the cause."""
+    told = f"{why}, after {earlier}" if earlier else str(why)
     if is_unknown:
-        raise OutcomeUnknown(str(why)) from None
-    raise why if isinstance(why, Unavailable) else Unavailable(str(why)) from None
+        raise OutcomeUnknown(told) from None
+    raise why if isinstance(why, Unavailable) else Unavailable(told) from None
 
 
 def _decoded(content: bytes, what: str) -> dict[str, Any]:
