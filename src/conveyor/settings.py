@@ -109,7 +109,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = "embedded"
     metadata: Annotated[str, _about("Engine of jobs, runs and other small records.")] = "sqlite:"
     tasks: Annotated[str, _about("Engine of tasks and their claims.")] = "sqlite:"
-    control_queue: Annotated[str, _about("Engine of the control queue.")] = "sqlite:"
+    control_queue: Annotated[
+        str,
+        _about(
+            "Engine of the control queue: `sqlite:`, or `memory:` for one process whose metadata and "
+            "tasks are not on `sqlite:`."
+        ),
+    ] = "sqlite:"
     queues: Annotated[
         str,
         _about(

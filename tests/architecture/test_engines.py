@@ -35,6 +35,7 @@ from tests.contracts.conftest import (
     S3_BLOBS,
     S3_BODIES,
 )
+from tests.harness.shared_engines import SharedEngines
 
 ROOT = Path(__file__).parents[2]
 # Kind of state -> the engines over which the contracts of its ports run.
@@ -93,6 +94,8 @@ async def test_every_scheme_opens(
             served.engine.execute("CreateTable", table_definition("conveyor"))
             address = f"//conveyor?endpoint={served.url}"
         settings = a_setting(kind, f"{scheme}:{address}", tmp_path)
+        if (kind, scheme) == ("control_queue", "memory"):
+            settings = SharedEngines(monkeypatch).settings(control_queue="memory:")
         check_engines(settings)
         async with AsyncExitStack() as stack:
             engines = await open_engines(settings, stack)

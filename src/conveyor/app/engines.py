@@ -99,6 +99,7 @@ class Engines(Stores):
     dead_claims: Sequence[Held] | None = None
     task_shard_count: int = 1  # of new jobs
     shares_coordination: bool = False  # whether other processes have the same
+    in_memory: frozenset[str] = frozenset()  # kinds of state that end with this process
 
     @property
     def is_alone(self) -> bool:
@@ -224,7 +225,8 @@ async def open_engines(
         _keep_private(settings.folder)
     keys = await open_keys(settings, metadata, clock, is_shared=shares_metadata(settings))
     coordination = await _open(COORDINATION, opening, settings.coordination)
-    is_shared = COORDINATION[settings.coordination.partition(":")[0]].is_shared
+    in_memory = _in_memory(settings)
+    shared = None if "coordination" in in_memory else coordination
     return Engines(
         clock=clock,
         ids=ids,
@@ -236,9 +238,7 @@ async def open_engines(
         blobs=await _open(BLOBS, opening, settings.blobs),
         bodies=await _open(BODIES, opening, settings.bodies),
         coordination=coordination,
-        gateway=await stack.enter_async_context(
-            open_gateway(settings, coordination if is_shared else None)
-        ),
+        gateway=await stack.enter_async_context(open_gateway(settings, shared)),
         step_functions=await stack.enter_async_context(open_step_functions(settings)),
         webhooks=await stack.enter_async_context(open_webhooks(settings)),
         encryption=keys.ring,
@@ -248,8 +248,19 @@ async def open_engines(
         due_times=tasks.due_times,
         dead_claims=tasks.dead_claims,
         task_shard_count=tasks.shards,
-        shares_coordination=is_shared,
+        shares_coordination=shared is not None,
+        in_memory=in_memory,
     )
+
+
+def _in_memory(settings: Settings) -> frozenset[str]:
+    chosen = _chosen(settings).items()
+    return frozenset(kind for kind, choice in chosen if choice.location is Location.MEMORY)
+
+
+def keeps_dead_letters(settings: Settings) -> bool:
+    """Return whether dead letters outlive the process, so that operators can open them."""
+    return "control_queue" not in _in_memory(settings)
 
 
 def shares_metadata(settings: Settings) -> bool:

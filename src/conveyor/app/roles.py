@@ -43,6 +43,7 @@ FOREVER = timedelta(days=36_500)  # of a loop that is only woken
 LISTEN_AGAIN = timedelta(seconds=1)  # after a bug
 RELOAD_KEYS_EVERY = timedelta(seconds=10)  # if no notification comes
 DROP_KEYS_EVERY = timedelta(hours=1)
+MESSAGES = {"queues", "control_queue"}  # kinds of state that hold messages
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to listen on
 
 log = structlog.get_logger()
@@ -100,8 +101,9 @@ async def open_service(settings: Settings, role: Role = Role.SERVE) -> AsyncIter
         )
         # Other processes may hold claims unless the engine has proved them dead. The rounds of the
         # worker then repair what is left behind, after their usual waits.
-        if engines.dead_claims is not None:
-            await service.steps.sweep.at_start(engines.dead_claims)
+        if engines.dead_claims is not None or engines.in_memory & MESSAGES:
+            # A process with queues in memory is the only one, and they are empty now.
+            await service.steps.sweep.at_start(engines.dead_claims or ())
         yield service
 
 

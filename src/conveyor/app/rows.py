@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from random import SystemRandom
 from typing import NamedTuple
 
+from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.queues import MemoryQueues
 from conveyor.adapters.sqlite.database import Durability, open_database, owner_of
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine, visit_engine
@@ -65,6 +66,11 @@ async def _migrate_sqlite(
         return [f"{settings.folder} has the latest schema"]
 
 
+async def _memory_control_queue(opening: Opening, _address: str) -> ControlQueue:
+    """Open an empty queue. The sweeper sends the messages of a dead process again."""
+    return MemoryControlQueue(opening.clock)
+
+
 async def _memory_queues(opening: Opening, _address: str) -> Queues:
     return MemoryQueues(opening.clock, visibility=opening.settings.lease, random=SystemRandom())
 
@@ -76,7 +82,8 @@ TASKS: Mapping[str, Scheme[TaskEngine]] = {
     "sqlite": Scheme(open=_sqlite_tasks, migrate=_migrate_sqlite)
 }
 CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {
-    "sqlite": Scheme(open=_sqlite_control_queue, migrate=_migrate_sqlite)
+    "sqlite": Scheme(open=_sqlite_control_queue, migrate=_migrate_sqlite),
+    "memory": Scheme(open=_memory_control_queue, in_memory=True),
 }
 QUEUES: Mapping[str, Scheme[Queues]] = {
     "memory": Scheme(open=_memory_queues, is_offline=False, in_memory=True)

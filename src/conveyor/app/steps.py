@@ -415,6 +415,7 @@ def _sweep(shared: _Shared, complete: Complete, metrics: Metrics, delete: Delete
         metrics.cleared,
         delete_run=delete.run,
         permit=None if engines.is_alone else permit,
+        forgets="control_queue" in engines.in_memory,
     )
 
 
@@ -434,6 +435,7 @@ def build_sweep(
     *,
     delete_run: DeleteRun,
     permit: SweeperPermit | None = None,
+    forgets: bool = False,
 ) -> Sweeper:
     base, tasks, bodies, blobs = base_ports(stores), stores.tasks, stores.bodies, stores.blobs
     stalled = StalledWork(
@@ -442,6 +444,7 @@ def build_sweep(
         blobs=blobs,
         is_due=complete.is_due,
         check_completion=complete.check_completion,
+        forgets=forgets,
     )
     orphans = Orphans(**base, tasks=tasks, bodies=bodies, blobs=blobs, body_life=settings.body_life)
     retire = RetireRuns(**base, run_life=settings.scheduled_run_life, delete_run=delete_run)

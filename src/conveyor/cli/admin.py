@@ -15,6 +15,7 @@ import msgspec
 
 from conveyor.api.handlers.operators import RotationFailed
 from conveyor.app.engines import (
+    keeps_dead_letters,
     may_be_in_use,
     open_offline,
     open_offline_coordination,
@@ -161,6 +162,12 @@ class OfflineAdmin:
     def _on_dead_letters(
         self, act: Callable[[DeadLetters], Coroutine[object, object, T]], *, writable: bool = False
     ) -> T:
+        if not keeps_dead_letters(self._settings):
+            raise RefusedToStart(
+                "dead letters are in the memory of the service, because control_queue is memory:. Its "
+                "log says why messages failed (control.failed, control.bug)"
+            )
+
         async def opened() -> T:
             async with open_offline(self._settings, writable=writable) as stores:
                 return await act(stores.control_queue)

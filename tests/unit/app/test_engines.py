@@ -14,11 +14,13 @@ from conveyor.app import roles
 from conveyor.app.engines import Engines, open_engines
 from conveyor.app.roles import open_service
 from conveyor.app.schemes import Opening, Scheme
+from conveyor.domain.batch import ingest_message
 from conveyor.domain.task import TaskStatus
 from conveyor.ports.coordination import Coordination
 from conveyor.settings import Settings
 from conveyor.testing.clock import FakeClock, FakeIds
-from conveyor.testing.factories import RUN, a_job, a_run, add_rows, new_tasks
+from conveyor.testing.factories import RUN, a_batch, a_job, a_run, add_rows, new_tasks
+from tests.harness.shared_engines import SharedEngines
 
 
 async def test_what_kinds_of_state_share_is_opened_once_for_each_address() -> None:
@@ -85,3 +87,16 @@ async def test_each_start_has_an_incarnation_later_than_those_before(tmp_path: P
         async with AsyncExitStack() as stack:
             found.append((await open_engines(settings, stack)).incarnation)
     assert found[0] < found[1]
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_a_start_sends_the_messages_again_that_ended_with_the_last_process(
+    monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    shared = SharedEngines(monkeypatch)
+    await shared.metadata.commit(a_job(), a_run(), a_batch())
+    settings = shared.settings(**({"control_queue": "memory:"} if in_memory else {}))
+    async with open_service(settings) as service:
+        queue = service.steps.control_worker.control_queue
+        message = ingest_message(a_batch(), None)
+        assert await queue.is_live(message.kind, message.subject) == in_memory

@@ -14,7 +14,7 @@ from conveyor.domain.api_key import NewKey
 from conveyor.domain.audit import DoctorEvent, DoctorScope, Environment, Finding
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.job import PURGE
-from conveyor.errors import Unavailable
+from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.ports.coordination import Member
 from conveyor.settings import Settings
 from conveyor.testing.factories import RUN, a_job, a_run, add_rows, new_tasks
@@ -49,6 +49,14 @@ def test_commands_open_shared_engines_and_leave_the_data_folder_alone(
     assert admin.revoke_key(created.about.id)
     assert _examined(shared.settings())[0] == []
     assert not list(tmp_path.iterdir())
+
+
+def test_dead_letters_in_the_memory_of_a_service_are_refused(shared: SharedEngines) -> None:
+    admin = open_admin(shared.settings(control_queue="memory:"))
+    with pytest.raises(RefusedToStart, match="dead letters are in the memory of the service"):
+        list(admin.dead_letters())
+    with pytest.raises(RefusedToStart, match="control_queue is memory:"):
+        admin.redrive("1")
 
 
 def test_the_doctor_leaves_the_claims_of_live_processes_alone(shared: SharedEngines) -> None:

@@ -1,7 +1,9 @@
 """Lost messages: enqueue the due tasks of runs that stand still, and remove queues without a run.
 
 For engines with queues beside the rows. A queue forgets a message after days, gives it up after too
-many receives, or is deleted by hand; the row then waits for ever. A run that waits for something
+many receives, or is deleted by hand; the row then waits for ever. A queue that is gone, as those in
+memory are after a restart, has lost all messages: every unfinished task gets a new one, and those
+that are not due are hidden until they are, when they are received. A run that waits for something
 else, such as its gateway, looks the same. Enqueuing a task twice does no harm, and each time doubles
 the wait until the next, until as many tasks are done as were enqueued. A run with a task in progress
 does not stand still.
@@ -30,7 +32,9 @@ LONGEST_STILL = timedelta(hours=1)
 OPENING = timedelta(minutes=2)  # a queue of a younger run may not be listed yet
 CHUNK = 1_000
 MOST_READ = 10_000  # rows of a run, in one round
+MOST_LOST = 100_000  # the same, if its queue is gone
 PENDING = frozenset({TaskStatus.PENDING})
+UNFINISHED = frozenset({TaskStatus.PENDING, TaskStatus.PROCESSING})
 PROCESSING = frozenset({TaskStatus.PROCESSING})
 
 
@@ -42,6 +46,7 @@ class Standing:
     since: float
     wait: timedelta
     after: int = -1
+    is_whole: bool = False  # all unfinished tasks are enqueued, not only those that are due
     enough: int = 0  # tasks done at which enqueuing has had its effect
 
 
@@ -124,24 +129,27 @@ class LostMessages:
             after = page.cursor
 
     async def _enqueue(self, run_id: RunId, standing: Standing, *, opens: bool) -> int:
-        """Enqueue due tasks, and return how many. A large run is enqueued in several rounds."""
+        """Enqueue tasks, and return how many. A large run is enqueued in several rounds."""
         if opens:
+            standing.after, standing.is_whole = -1, True
             # `enqueue` does not open a queue that this process has opened before, and a message that
             # is sent to a missing queue is lost.
             await self.queues.open(run_id)
         if standing.after < 0:
             standing.enough = standing.counts.done
-        sent, read = 0, 0
-        while read < MOST_READ:
+        sent, read, is_whole = 0, 0, standing.is_whole
+        statuses = UNFINISHED if is_whole else PENDING
+        while read < (MOST_LOST if is_whole else MOST_READ):
             page = await self.tasks.page(
-                run_id, limit=CHUNK, after=standing.after, statuses=PENDING
+                run_id, limit=CHUNK, after=standing.after, statuses=statuses
             )
             now = self.clock.now()
-            due = [task.id for task in page.tasks if is_due(task, now)]
+            due = [task.id for task in page.tasks if is_whole or is_due(task, now)]
             await self.work.enqueue(run_id, due)
             sent, read = sent + len(due), read + max(len(page.tasks), 1)
             if page.cursor is None:
                 standing.after, standing.since = -1, self.clock.monotonic()
+                standing.is_whole = False
                 standing.wait = min(2 * standing.wait, LONGEST_STILL)
                 break
             standing.after = page.cursor

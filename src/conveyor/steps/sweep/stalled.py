@@ -35,6 +35,9 @@ class StalledWork:
     clock: Clock
     is_due: Callable[[RunId], Awaitable[bool]]
     check_completion: Callable[[RunId], Awaitable[bool]]
+    # The control queue is in the memory of this process: messages end with it, and one that is not
+    # live now never will be.
+    forgets: bool = False
 
     def checks(self) -> Sequence[SweepCheck]:
         return (
@@ -134,12 +137,15 @@ class StalledWork:
         """An export that is kept no longer; or one that was not begun and whose message was lost.
 
         An export that was begun is left alone: its message outlives its worker, and a second
-        message would let a second worker write it at the same time.
+        message would let a second worker write it at the same time. Only a queue that forgets may
+        have lost it.
         """
         if self.clock.now() >= export.kept_until:
             return Removal("export", partial(self._remove_export, export))
-        is_begun = export.status is not ExportStatus.PENDING
-        if is_begun or (patient and self._is_recent(export.sent_at)):
+        is_left = export.has_ended or (
+            export.status is not ExportStatus.PENDING and not self.forgets
+        )
+        if is_left or (patient and self._is_recent(export.sent_at)):
             return None
         if await self._is_live(export_message(export)):
             return None
@@ -169,7 +175,8 @@ class StalledWork:
 
     def _is_recent(self, moment: datetime | None) -> bool:
         # `abs`: a time in the future was written before the clock was set back.
-        return moment is not None and abs(self.clock.now() - moment) < YOUNG
+        is_recent = moment is not None and abs(self.clock.now() - moment) < YOUNG
+        return is_recent and not self.forgets
 
 
 def _unfinished_ingest(batch: Batch) -> MissedStep:

@@ -202,14 +202,39 @@ async def test_a_start_enqueues_at_once() -> None:
     assert len(await scene.claim()) == 3
 
 
-async def test_a_large_run_is_enqueued_in_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_the_loss_of_a_queue_every_unfinished_task_is_claimed_when_it_is_due() -> None:
+    """As after a restart with queues in memory."""
+    scene = Scene()
+    await scene.submit(3)
+    waiting, _dead = await scene.work.claim({RUN: 2})
+    await scene.work.settle([settlement(waiting, to_retry(delay=timedelta(hours=1)))])
+    await scene.queues.close(RUN)
+
+    await scene.sweeper.at_start([])
+
+    assert len(await scene.claim()) == 1
+    scene.clock.advance(LEASE)
+    claimed = await scene.claim()
+    assert {task.lost for task in claimed} == {1}
+    scene.clock.advance(timedelta(hours=1))
+    assert waiting.id in {task.id for task in await scene.claim()}
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_a_large_run_is_enqueued_in_several_rounds(
+    monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
     monkeypatch.setattr(lost_messages_step, "CHUNK", 2)
     monkeypatch.setattr(lost_messages_step, "MOST_READ", 4)
+    monkeypatch.setattr(lost_messages_step, "MOST_LOST", 4)
     scene = Scene()
     await scene.submit(7)
-    await scene.lose_messages()
-
-    await scene.rounds(3)
+    if is_gone:
+        await scene.queues.close(RUN)
+        await scene.rounds(2)
+    else:
+        await scene.lose_messages()
+        await scene.rounds(3)
     assert scene.queues.waiting(RUN) == 4
     await scene.rounds(1)
 
