@@ -43,22 +43,30 @@ def some_faults(seed: str) -> ProxyFaults:
 
 @asynccontextmanager
 async def a_table(
-    place: str, request: pytest.FixtureRequest, clock: Clock
+    place: str,
+    request: pytest.FixtureRequest,
+    clock: Clock,
+    *,
+    index_lag: timedelta = NO_LATENCY,
 ) -> AsyncIterator[DynamoTable]:
-    """An empty table. The fake has the given clock."""
+    """An empty table. The fake has the given clock. Behind the fault proxy indexes lag."""
     name = f"table-{uuid4()}"
     async with AsyncExitStack() as stack:
         if place == "dynamodb":
             client = client_in_process(DynamoDbEngine(clock, UNLIMITED), latency=NO_LATENCY)
         else:
-            url = await _url(place, request, stack, clock)
+            url = await _url(place, request, stack, clock, index_lag)
             client = await stack.enter_async_context(client_of(url))
         await set_up_table(client, name)
         yield DynamoTable(client, name)
 
 
 async def _url(
-    place: str, request: pytest.FixtureRequest, stack: AsyncExitStack, clock: Clock
+    place: str,
+    request: pytest.FixtureRequest,
+    stack: AsyncExitStack,
+    clock: Clock,
+    index_lag: timedelta,
 ) -> str:
     engine, _, disturbed = place.partition("-")
     if engine == "ministack":
@@ -71,5 +79,6 @@ async def _url(
     real = SystemClock()
     keys = RefreshedKeys(lambda: Keys("test", "test"), real)
     faults = some_faults(f"{run_seed()} {request.node.name}")
+    faults.index_lag = index_lag
     proxy = await stack.enter_async_context(fault_proxy(url, keys=keys, clock=real, faults=faults))
     return proxy.url

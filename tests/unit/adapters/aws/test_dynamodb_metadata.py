@@ -212,6 +212,21 @@ def test_a_change_that_was_overtaken_is_not_called_stale() -> None:
 
 
 @pytest.mark.parametrize("always", [None, Loss.BEFORE])
+def test_a_row_that_is_gone_cannot_be_changed_although_answers_are_lost(
+    always: Loss | None,
+) -> None:
+    async def main() -> None:
+        world = World()
+        metadata = await world.open()
+        world.losses.append(Loss.BEFORE)
+        world.always = always
+        with pytest.raises(Stale):
+            await metadata.commit(a_job(version=1))
+
+    run(main())
+
+
+@pytest.mark.parametrize("always", [None, Loss.BEFORE])
 def test_a_key_that_another_took_is_taken_although_answers_are_lost(always: Loss | None) -> None:
     async def main() -> None:
         world = World()

@@ -65,20 +65,29 @@ class Write:
     condition: Condition | None
     actions: Sequence[Mapping[str, Any]]  # of a transaction; the first is that of the record
 
-    def outcome(self, stored: Item | None, token: str) -> Outcome:
+    def outcome(self, stored: Item | None, token: str, *, is_alone: bool) -> Outcome:
         """What became of the write if this is stored, and its answer was lost."""
         if stored and stored.get(TOKEN) == {"S": token}:
             return Outcome.DONE
-        if not stored or not self.item:
+        if not self.item:
             return Outcome.UNKNOWN
         if isinstance(self.record, IdempotencyRecord):
-            assert self.condition
-            expired = int(stored[EXPIRY]["N"]) <= int(self.condition.values[":now"]["N"])
-            return Outcome.UNKNOWN if expired else Outcome.LOST
+            return self._outcome_of_claim(stored)
+        if not stored:
+            # Of a change of this row alone it does not matter whether it was made before the row
+            # was removed: who reads it again finds nothing that could be changed twice.
+            is_gone = self.record.version > 0 and is_alone
+            return Outcome.LOST if is_gone else Outcome.UNKNOWN
         # The condition can hold again only if the row is removed. Two versions further on, the
         # next writer may have found this write or that of another.
         newer = int(stored[VERSION]["N"]) - self.record.version
         return Outcome.UNKNOWN if newer == 0 or newer > 1 else Outcome.LOST
+
+    def _outcome_of_claim(self, stored: Item | None) -> Outcome:
+        if not stored or not self.condition:
+            return Outcome.UNKNOWN
+        has_expired = int(stored[EXPIRY]["N"]) <= int(self.condition.values[":now"]["N"])
+        return Outcome.UNKNOWN if has_expired else Outcome.LOST
 
     def refusal(self) -> Stale | KeyTaken:
         record = self.record
@@ -161,7 +170,10 @@ class Commits:
         failure: Exception,
     ) -> None:
         """Return if the writes took effect; raise what became of them otherwise."""
-        outcomes = [write.outcome(stored.get(write.key), token) for write in writes]
+        is_alone = len(writes) == 1
+        outcomes = [
+            write.outcome(stored.get(write.key), token, is_alone=is_alone) for write in writes
+        ]
         if Outcome.DONE in outcomes:
             return
         keys_first = sorted(
