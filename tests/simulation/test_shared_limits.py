@@ -263,7 +263,7 @@ def test_one_process_probes_an_unavailable_gateway_for_all_and_all_resume_togeth
 
 
 def _shown(dispatcher: Dispatcher) -> object:
-    waiting = dispatcher.waiting(RUN)
+    waiting = dispatcher.waiting(RUN) or dispatcher.health.waiting()
     assert waiting is not None
     assert waiting.reason is WaitReason.GATEWAY_UNAVAILABLE
     when = waiting.next_attempt_at
@@ -279,7 +279,7 @@ def test_a_process_without_a_dispatcher_shows_that_the_gateway_is_unavailable() 
         async with fleet.at_work() as [worker], asyncio.TaskGroup() as group:
             sharing = group.create_task(api.shared_limits.run())
             await until(lambda: bool(worker.inflight))
-            assert api.waiting(RUN) is None
+            assert api.health.waiting() is None
             fleet.gateway.is_down = True
             await until(lambda: worker.health.is_open)
             await asyncio.sleep(SHARED_WITHIN)
@@ -287,7 +287,7 @@ def test_a_process_without_a_dispatcher_shows_that_the_gateway_is_unavailable() 
             fleet.gateway.is_down = False
             await until(lambda: not worker.health.is_open)
             await asyncio.sleep(SHARED_WITHIN)
-            assert api.waiting(RUN) is None
+            assert api.health.waiting() is None
             sharing.cancel()
 
     time_lapse.run(story())

@@ -33,6 +33,7 @@ from conveyor.steps.deliver.channels import (
 from conveyor.steps.deliver.sender import ChannelSender, OutboxSender
 from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
 from conveyor.steps.dispatch.dispatcher import Dispatcher
+from conveyor.steps.dispatch.run_waits import RunWaits
 from conveyor.steps.export import ExportRuns
 from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.ingest import Ingest
@@ -49,6 +50,7 @@ from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.quotas import CheckQuota, Quotas
+from conveyor.steps.shared.run_waits import FindWaits
 from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 from conveyor.steps.submit import SubmitJob
@@ -114,6 +116,7 @@ class _Shared:
     dispatcher: Dispatcher
     quotas: Quotas
     ingest: Ingest
+    waits: FindWaits
 
 
 def build_steps(
@@ -160,7 +163,7 @@ def build_steps(
         deliver=deliver,
         manage_webhooks=manage_webhooks,
         rotate_signing_keys=_rotate_signing_keys(engines),
-        read=_read(engines, dispatcher, metrics),
+        read=_read(engines, shared.waits, metrics),
         progress=progress,
         sweep=_sweep(shared, complete, metrics, delete),
     )
@@ -174,6 +177,7 @@ def _shared(
         engines=engines,
         notifier=complete.notifier,
         dispatcher=dispatcher,
+        waits=RunWaits(dispatcher=dispatcher, encryption=engines.encryption).find,
         ingest=Ingest(
             **task_row_ports(engines),
             notifier=complete.notifier,
@@ -283,14 +287,14 @@ def _rotate_signing_keys(engines: Engines) -> RotateSigningKeys:
     )
 
 
-def _read(engines: Engines, dispatcher: Dispatcher, metrics: Metrics) -> Read:
+def _read(engines: Engines, waits: FindWaits, metrics: Metrics) -> Read:
     return Read(
         **base_ports(engines),
         tasks=engines.tasks,
         bodies=engines.bodies,
         blobs=engines.blobs,
         coordination=engines.coordination,
-        waiting=dispatcher.waiting,
+        waits=waits,
         count=metrics.read_rows.inc,
     )
 
@@ -303,7 +307,7 @@ def _progress(shared: _Shared, metrics: Metrics, authenticate: Authenticate) -> 
         count=metrics.watch_reads.inc,
         is_good=authenticate.is_good,
         most=shared.settings.event_listeners,
-        waiting=shared.dispatcher.waiting,
+        waits=shared.waits,
     )
     metrics.listeners.set_function(lambda: progress.listeners)
     return progress

@@ -28,6 +28,15 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_attempt_at: datetime | None = None  # unknown when there is no task to try with
 
 
+def storage_wait(since: datetime, next_attempt_at: datetime | None) -> Waiting:
+    return Waiting(
+        reason=WaitReason.STORAGE_FULL,
+        since=since,
+        next_attempt_at=next_attempt_at,
+        detail="Pages cannot be stored: the operator must make room or repair the storage.",
+    )
+
+
 class ProgressReading(msgspec.Struct, frozen=True):
     """How many tasks were done at a moment."""
 
@@ -42,7 +51,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     settled: Counts
     rate: float | None = None  # tasks a second; None after a first reading
     eta: int | None = None  # seconds; None when it is unknown
-    waiting: Waiting | None = None  # for the gateway, as this process sees it
+    waiting: Waiting | None = None
 
     @property
     def mark(self) -> str:

@@ -1,4 +1,4 @@
-"""What processes tell each other about a gateway key and about the gateway.
+"""What processes tell each other about gateway keys, the gateway and the storage of pages.
 
 Records are read by all processes. Of two records of one name the one with the higher version is valid,
 whatever the clocks say; a process that learns something writes it under the next version. The dates in
@@ -13,6 +13,7 @@ import msgspec
 from conveyor.domain.breaker import Breaker, HealthSignal, RefusedGatewayKey
 from conveyor.domain.concurrency import ACCOUNT_COOL_DOWN, PROBE_AFTER, ConcurrencyLimiter
 from conveyor.domain.failure import AccountReason
+from conveyor.domain.progress import Waiting, WaitReason, storage_wait
 
 # Highest limit of a key over all processes, whose places are not known to each other.
 CEILING = 1_000_000
@@ -30,6 +31,11 @@ class SharedRecord(msgspec.Struct, frozen=True, kw_only=True):
     def left(self, seconds: float, now: datetime) -> float:
         """How much is left of a wait that began when the record was written."""
         return max(seconds - max((now - self.at).total_seconds(), 0.0), 0.0)
+
+    def end_of(self, seconds: float, now: datetime) -> datetime | None:
+        """When that wait ends; None if it has. The same at every reading of the record."""
+        end = self.at + timedelta(seconds=seconds)
+        return end if end > now else None
 
 
 class KeyRefusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +83,17 @@ class GatewayKeyRecord(SharedRecord, frozen=True, kw_only=True):
         limiter.is_half_open = self.is_half_open
         left = self.left(self.closed_for, date)
         limiter.closed_until = now + left if left else 0.0
+
+    def waiting(self, now: datetime) -> Waiting | None:
+        """What callers see of a run that waits because its key is refused."""
+        if self.refusal is None:
+            return None
+        return Waiting(
+            reason=WaitReason.API_KEY_REFUSED,
+            since=self.refusal.since,
+            next_attempt_at=self.end_of(self.closed_for, now),
+            detail=self.refusal.detail,
+        )
 
 
 def key_record(
@@ -139,3 +156,15 @@ class GatewayRecord(SharedRecord, frozen=True, kw_only=True):
         breaker.interval = self.interval
         breaker.last_probe_at = now
         breaker.next_probe_at = now + self.left(self.probe_in, date)
+
+
+class StorageRecord(SharedRecord, frozen=True, kw_only=True):
+    """Whether pages can be stored. It is shown to callers; each process finds out for itself."""
+
+    since: datetime | None = None  # when a page could not be stored; None if one was since
+    closed_for: float = 0.0  # seconds until the next page is tried
+
+    def waiting(self, now: datetime) -> Waiting | None:
+        if self.since is None:
+            return None
+        return storage_wait(self.since, self.end_of(self.closed_for, now))

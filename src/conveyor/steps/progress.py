@@ -19,13 +19,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import structlog
 
 from conveyor.domain import run as run_rules
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
+from conveyor.domain.job import Job
 from conveyor.domain.progress import ProgressReading, RunProgress, Waiting, eta, gone, rate, slid
 from conveyor.domain.run import Run, RunStatus
 from conveyor.errors import Unavailable
@@ -34,6 +35,7 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.shared.ownership import own_job, own_run
 from conveyor.steps.shared.quotas import check_quota, count_down
+from conveyor.steps.shared.run_waits import FindWaits, find_no_waits
 
 ROUND = timedelta(seconds=1)
 HEARTBEAT = timedelta(seconds=15)
@@ -43,6 +45,7 @@ log = structlog.get_logger()
 
 RenderProgress = Callable[[RunProgress], bytes]
 Updates = AsyncGenerator[bytes | None, None]
+FirstReading = tuple[Counts, Waiting | None] | None  # None if the run has listeners already
 
 
 class Listener(NamedTuple):
@@ -53,8 +56,8 @@ class Listener(NamedTuple):
 class FollowedRun:
     """The last update of one run that has listeners."""
 
-    def __init__(self, run: Run, render: RenderProgress) -> None:
-        self.run = run  # as the first listener found it
+    def __init__(self, job: Job, run: Run, render: RenderProgress) -> None:
+        self.job, self.run = job, run  # as the first listener found them
         self._render = render
         self._window: tuple[ProgressReading, ...] = ()
         self._event = asyncio.Event()
@@ -103,7 +106,7 @@ class ProgressFeed:
     count: Callable[[int], None]  # runs that were read
     is_good: Callable[[ApiKeyId], Awaitable[bool]]  # whether an API key is still active
     most: int = 0  # listeners of one caller; 0 is any number
-    waiting: Callable[[RunId], Waiting | None] = lambda _: None
+    waits: FindWaits = find_no_waits
     followed: dict[RunId, FollowedRun] = field(default_factory=dict)
     callers: Counter[CallerId] = field(default_factory=Counter)  # how many listen
     keys: Counter[ApiKeyId] = field(default_factory=Counter)
@@ -135,9 +138,11 @@ class ProgressFeed:
             check_quota("event_listeners", self.callers[caller], 1, self.most)
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
-        known = run.id in self.followed
-        settled = None if known else await self._settled(run.id)
-        return self._updates(run, settled, seen, Listener(caller, api_key_id))
+        first = None
+        if run.id not in self.followed:
+            settled = await self._settled(run.id)
+            first = settled, (await self.waits([(job, run)])).get(run.id)
+        return self._updates((job, run), first, seen, Listener(caller, api_key_id))
 
     def notified(self, names: Collection[str] | None) -> bool:
         """Note which followed runs a notification names, all if None; return whether there are any."""
@@ -185,9 +190,9 @@ class ProgressFeed:
         return self.closed or listener.api_key_id in self.refused
 
     async def _updates(
-        self, run: Run, settled: Counts | None, seen: str | None, listener: Listener
+        self, of: tuple[Job, Run], first: FirstReading, seen: str | None, listener: Listener
     ) -> Updates:
-        with self._counted(listener), self._following(run, settled) as run_feed:
+        with self._counted(listener), self._following(*of, first) as run_feed:
             number = run_feed.number if run_feed.is_known_by(seen) and not run_feed.is_over else 0
             while not self._is_over(listener):
                 if run_feed.number != number:
@@ -214,12 +219,13 @@ class ProgressFeed:
                 self.refused &= self.keys.keys()
 
     @contextmanager
-    def _following(self, run: Run, settled: Counts | None) -> Iterator[FollowedRun]:
+    def _following(self, job: Job, run: Run, first: FirstReading) -> Iterator[FollowedRun]:
         """The feed of a run while a listener follows it; the last to leave removes it."""
-        run_feed = self.followed.setdefault(run.id, FollowedRun(run, self.render))
+        run_feed = self.followed.setdefault(run.id, FollowedRun(job, run, self.render))
         run_feed.listeners += 1
-        if run_feed.progress is None and settled is not None:  # else the next round updates it
-            run_feed.update(run, settled, self.clock.monotonic(), self.waiting(run.id))
+        if run_feed.progress is None and first is not None:  # else the next round updates it
+            settled, waiting = first
+            run_feed.update(run, settled, self.clock.monotonic(), waiting)
         try:
             yield run_feed
         finally:
@@ -233,12 +239,18 @@ class ProgressFeed:
         settled = await self.tasks.counts(run_ids)
         async with asyncio.TaskGroup() as group:
             readings = [group.create_task(self._run(run_id)) for run_id in run_ids]
+        runs = [reading.result() for reading in readings]
+        waits = await self.waits(
+            [(self.followed[run.id].job, run) for run in runs if self._is_followed(run)]
+        )
         now = self.clock.monotonic()
-        for run_id, reading in zip(run_ids, readings, strict=True):
-            run = reading.result()
+        for run_id, run in zip(run_ids, runs, strict=True):
             if isinstance(run, Unavailable):
                 raise run
-            self._update(run_id, run, settled[run_id], now)
+            self._update(run_id, run, settled[run_id], now, waits.get(run_id))
+
+    def _is_followed(self, run: Run | Unavailable | None) -> TypeGuard[Run]:
+        return isinstance(run, Run) and run.id in self.followed
 
     async def _run(self, run_id: RunId) -> Run | Unavailable | None:
         try:
@@ -250,12 +262,14 @@ class ProgressFeed:
         self.count(1)
         return (await self.tasks.counts([run_id]))[run_id]
 
-    def _update(self, run_id: RunId, run: Run | None, settled: Counts, now: float) -> None:
+    def _update(
+        self, run_id: RunId, run: Run | None, settled: Counts, now: float, waiting: Waiting | None
+    ) -> None:
         run_feed = self.followed.get(run_id)
         if run_feed is None or run_feed.is_over:  # no listener is left, or the run has ended
             return
         if run and run.status is not RunStatus.DELETED:
-            run_feed.update(run, settled, now, self.waiting(run_id))
+            run_feed.update(run, settled, now, waiting)
         else:  # its counts may be purged already: the last ones stay
             known = run_feed.progress
             run_feed.update(

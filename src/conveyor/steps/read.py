@@ -25,6 +25,7 @@ from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.shared.ownership import latest_run, own_job, own_run
+from conveyor.steps.shared.run_waits import FindWaits, find_no_waits
 from conveyor.steps.shared.task_reads import tasks_by_id
 
 REPORTS = 500  # listed at a time
@@ -80,19 +81,23 @@ class Read:
     blobs: Blobs
     coordination: Coordination
     clock: Clock
-    waiting: Callable[[RunId], Waiting | None] = lambda _: None
+    waits: FindWaits = find_no_waits
     count: Callable[[int], None] = lambda _: None  # rows read for pages of results
     reading: dict[str, "_SharedRead"] = field(default_factory=dict)  # under way, by key
 
     async def job(self, caller: CallerId, job_id: JobId) -> JobView:
         job = await own_job(self.metadata, caller, job_id)
         run = await latest_run(self.metadata, job)
-        return self._view(job, run, await self._settled(run) if run else ZERO)
+        if run is None:
+            return self._view(job, None, ZERO)
+        waits = await self.waits([(job, run)])
+        return self._view(job, run, await self._settled(run), waits.get(run.id))
 
     async def run(self, caller: CallerId, job_id: JobId, run_id: RunId) -> RunView:
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
-        return RunView(run, await self._settled(run), self.waiting(run.id))
+        waits = await self.waits([(job, run)])
+        return RunView(run, await self._settled(run), waits.get(run.id))
 
     async def bad_rows(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None
@@ -131,7 +136,13 @@ class Read:
             before = more[-1][0].id
         page = found[:limit]
         settled = await self._fresh([run for _, run in page if run])
-        views = [self._view(job, run, settled[run.id] if run else ZERO) for job, run in page]
+        waits = await self.waits([(job, run) for job, run in page if run])
+        views = [
+            self._view(job, run, settled[run.id], waits.get(run.id))
+            if run
+            else self._view(job, None, ZERO)
+            for job, run in page
+        ]
         return views, page[-1][0].id if len(found) > limit else None
 
     async def runs(
@@ -146,7 +157,8 @@ class Read:
             before = more[-1].id
         page = found[:limit]
         settled = await self._fresh(page)
-        views = [RunView(run, settled[run.id], self.waiting(run.id)) for run in page]
+        waits = await self.waits([(job, run) for run in page])
+        views = [RunView(run, settled[run.id], waits.get(run.id)) for run in page]
         return views, page[-1].id if len(found) > limit else None
 
     async def results(
@@ -265,8 +277,9 @@ class Read:
             raise NotFound("No such task")
         return task
 
-    def _view(self, job: Job, run: Run | None, settled: Counts) -> JobView:
-        waiting = self.waiting(run.id) if run else None
+    def _view(
+        self, job: Job, run: Run | None, settled: Counts, waiting: Waiting | None = None
+    ) -> JobView:
         return JobView(job, run, settled, next_run(job, self.clock.now()), waiting)
 
     async def _settled(self, run: Run) -> Counts:

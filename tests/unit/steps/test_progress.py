@@ -1,7 +1,7 @@
 """Updates of runs over the memory engine: who is told what, and what it costs."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
 
@@ -11,8 +11,9 @@ import pytest
 from conveyor.api import render
 from conveyor.domain.counts import ZERO
 from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
+from conveyor.domain.job import Job
 from conveyor.domain.progress import RunProgress, Waiting, WaitReason, gone
-from conveyor.domain.run import PauseState
+from conveyor.domain.run import PauseState, Run
 from conveyor.errors import NotFound, QuotaExceeded, Unavailable
 from conveyor.steps.progress import HEARTBEAT, ROUND, ProgressFeed, Updates
 from conveyor.steps.shared.attempt import FinishedAttempt
@@ -138,7 +139,11 @@ async def test_a_wait_for_the_gateway_is_news_and_so_is_its_next_attempt_and_its
     job_id, run_id = await at.house.submit(4)
     waits = [a_wait(next_attempt_at=NOON + timedelta(seconds=number)) for number in (1, 2)]
     now_waiting: list[Waiting | None] = [None]
-    at.feed.waiting = lambda _: now_waiting[0]
+
+    async def find(_runs: Sequence[tuple[Job, Run]]) -> Mapping[RunId, Waiting]:
+        return {run_id: now_waiting[0]} if now_waiting[0] else {}
+
+    at.feed.waits = find
     at.feed.render = render.event_shown
     news = await at.listen(job_id)
     assert b"waiting" not in (await anext(news) or b"")

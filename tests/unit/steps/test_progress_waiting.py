@@ -13,6 +13,7 @@ from conveyor.domain.ids import ApiKeyId
 from conveyor.domain.progress import WaitReason
 from conveyor.domain.task import AttemptFailed, Task
 from conveyor.steps.dispatch.dispatcher import Dispatcher
+from conveyor.steps.dispatch.run_waits import RunWaits
 from conveyor.steps.progress import ProgressFeed
 from conveyor.steps.shared.attempt import Assignment, CallResult
 from tests.harness.dispatchers import a_dispatcher, running
@@ -79,7 +80,7 @@ def _watch(house: House, dispatcher: Dispatcher) -> ProgressFeed:
         render=lambda progress: str(progress.waiting).encode(),
         count=lambda _: None,
         is_good=_every_key,
-        waiting=dispatcher.waiting,
+        waits=RunWaits(dispatcher=dispatcher, encryption=house.encryption).find,
     )
 
 

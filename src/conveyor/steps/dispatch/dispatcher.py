@@ -154,6 +154,7 @@ class Dispatcher:
             writer=writer,
             refused_keys=self.refused_keys,
             health=self.health,
+            storage=self.storage,
             permits=self.permits,
             key_states=lambda: self.discovery.key_states,
             inflight=self.inflight.values,
@@ -178,10 +179,8 @@ class Dispatcher:
         self.discovery.wake(run_id)
 
     def waiting(self, run_id: RunId) -> Waiting | None:
-        """What a live run waits for, if it waits for something other than its own tasks."""
+        """What a run that this process serves waits for, other than its own tasks."""
         run = self.runs.get(run_id)
-        if run is None and self.shared_limits:
-            return self.health.waiting()  # which holds for every run, also one served elsewhere
         if run is None or not run.is_open:
             return None
         return self.discovery.refused(run) or self.health.waiting() or self.storage.waiting()
@@ -305,6 +304,8 @@ class Dispatcher:
             writing,
         )
         self.storage.learn(stored=stored)
+        if self.shared_limits and stored is not None:
+            self.shared_limits.tried_storage(stored=stored)
         if stored is False:
             self._hand_back_all_waiting()
         settled = [entry for entry, _ in finished]

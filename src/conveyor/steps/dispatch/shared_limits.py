@@ -3,12 +3,14 @@
 How many calls of a key are under way over all processes is counted by permits (`permits`). What the
 limit is, whether a key cools down or is refused, and whether the gateway is unavailable, each process
 learns from its own calls. It writes that to a record in the cache of coordination, and notifies the
-others, which read the record and act as if they had learned it themselves.
+others, which read the record and act as if they had learned it themselves. The record of the storage
+is shown to callers only.
 
 | record | when it is written | when it is read |
 |---|---|---|
-| `key:<digest>` | something was learned that keeps calls from starting, or lets them; the limit grew by a quarter | notified; a run with the key joins; every second while calls of it are under way, else every 10 s |
+| `key:<digest>` | something was learned that keeps calls from starting, or lets them; the limit grew by a quarter | notified; a run with the key joins; every second while calls of it are under way, else every 10 s, also for a minute after a caller polled a run with it |
 | `gateway` | the breaker opened or closed, a probe starts; a record says that it is open, and a call was answered since | notified; every second; before a probe |
+| `storage` | a page could not be stored; the record says so, and one was stored | notified; every second |
 
 | invariant | kept by |
 |---|---|
@@ -29,10 +31,12 @@ import structlog
 
 from conveyor.domain.breaker import RefusedGatewayKeys
 from conveyor.domain.concurrency import ConcurrencyLimiter
+from conveyor.domain.progress import Waiting
 from conveyor.domain.shared_limits import (
     GatewayKeyRecord,
     GatewayRecord,
     SharedRecord,
+    StorageRecord,
     key_record,
     limiter_of,
 )
@@ -43,19 +47,27 @@ from conveyor.steps.dispatch.active_run import InFlight
 from conveyor.steps.dispatch.gateway_health import Finished, GatewayHealth
 from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
 from conveyor.steps.dispatch.permits import Permits, key_permit_name
+from conveyor.steps.dispatch.storage_pause import StoragePause
 
 TOPIC = "limits"
 GATEWAY = "gateway"
+STORAGE = "storage"
 TICK = timedelta(seconds=1)
 ALL_EVERY = 10.0  # seconds between reads of the records of all keys
 RECORD_LIFE = timedelta(hours=1)
 REFRESH_AFTER = RECORD_LIFE.total_seconds() / 2  # seconds, of a record that is in use
 MOST_COUNTED = 100  # keys whose calls in other processes are counted in a tick
 MOST_KNOWN = 10_000  # records of keys that no run uses; the oldest are forgotten
+FOLLOWED_FOR = 60.0  # seconds after a caller polled a run with the key
+MOST_FOLLOWED = 10_000  # keys
 UNAVAILABLE_WAIT = 1.0  # seconds
 
-DECODERS: Mapping[type[SharedRecord], msgspec.json.Decoder[SharedRecord]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (GatewayKeyRecord, GatewayRecord)
+KEY_DECODER = msgspec.json.Decoder(GatewayKeyRecord)
+DECODERS: Mapping[
+    str, msgspec.json.Decoder[GatewayRecord] | msgspec.json.Decoder[StorageRecord]
+] = {
+    GATEWAY: msgspec.json.Decoder(GatewayRecord),
+    STORAGE: msgspec.json.Decoder(StorageRecord),
 }
 
 log = structlog.get_logger()
@@ -68,6 +80,7 @@ class SharedLimits:
     writer: str  # this process
     refused_keys: RefusedGatewayKeys
     health: GatewayHealth
+    storage: StoragePause
     permits: Permits
     key_states: Callable[[], Mapping[str, GatewayKeyState]]
     inflight: Callable[[], Iterable[InFlight]]
@@ -77,6 +90,8 @@ class SharedLimits:
     written_at: dict[str, float] = field(default_factory=dict)
     lessons: set[str] = field(default_factory=set)  # names of records to write again
     unread: set[str] = field(default_factory=set)  # of which a notification came
+    # Names of keys of runs that callers polled and another process serves, and until when.
+    followed: dict[str, float] = field(default_factory=dict)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     tick_at: float = 0.0  # when records are read although no notification came
     all_at: float = 0.0  # when all records are read again
@@ -130,9 +145,10 @@ class SharedLimits:
         now = self.clock.monotonic()
         self.tick_at = now + TICK.total_seconds()
         busy = [state for state in self.key_states().values() if state.limiter.under_way]
-        self.unread |= {key_permit_name(state.digest) for state in busy} | {GATEWAY}
+        self.unread |= {key_permit_name(state.digest) for state in busy} | DECODERS.keys()
         if now >= self.all_at:
             self.all_at = now + ALL_EVERY
+            self.followed = {name: until for name, until in self.followed.items() if until > now}
             self.unread |= self._in_use()
         self.woken.set()
         await self._count_elsewhere(busy)
@@ -165,6 +181,34 @@ class SharedLimits:
         except Unavailable:
             return
 
+    def tried_storage(self, *, stored: bool) -> None:
+        """Pages could or could not be stored."""
+        if not stored or self.storage_wait():
+            self.learned(STORAGE)
+
+    # For callers that poll runs.
+
+    async def follow_keys(self, digests: Collection[str]) -> None:
+        """Keep the records of keys at hand, because callers poll runs with them."""
+        names = set(map(key_permit_name, digests))
+        new = names - self.followed.keys()
+        if len(self.followed) + len(new) > MOST_FOLLOWED:
+            self.followed.clear()
+        until = self.clock.monotonic() + FOLLOWED_FOR
+        self.followed |= dict.fromkeys(names, until)
+        with suppress(Unavailable):  # read as soon as coordination answers
+            await self.look(new)
+
+    def key_wait(self, digest: str) -> Waiting | None:
+        """What runs with a key that is followed wait for, because it is refused."""
+        record = self.records.get(key_permit_name(digest))
+        return record.waiting(self.clock.now()) if isinstance(record, GatewayKeyRecord) else None
+
+    def storage_wait(self) -> Waiting | None:
+        """What runs wait for while no process could store a page."""
+        record = self.records.get(STORAGE)
+        return record.waiting(self.clock.now()) if isinstance(record, StorageRecord) else None
+
     async def share_key(self, digest: str) -> None:
         """Write what a check of a key has shown."""
         self.lessons.add(key_permit_name(digest))
@@ -176,9 +220,8 @@ class SharedLimits:
     # Records.
 
     async def _adopt(self, name: str, value: bytes) -> None:
-        kind = GatewayRecord if name == GATEWAY else GatewayKeyRecord
         try:
-            record = DECODERS[kind].decode(value)
+            record: SharedRecord = DECODERS.get(name, KEY_DECODER).decode(value)
         except msgspec.DecodeError:  # of another version of the program
             return
         known = self.records.get(name)
@@ -276,6 +319,8 @@ class SharedLimits:
         version = (known.number + 1 if known else 1, self.writer)
         if name == GATEWAY:
             return self.health.record(version)
+        if name == STORAGE:
+            return self.storage.record(version)
         digest, state = _digest(name), self._state(name)
         if state:
             return self._key_record(state.limiter, digest, version)
@@ -310,7 +355,7 @@ class SharedLimits:
                 self.written_at.pop(old, None)
 
     def _in_use(self) -> set[str]:
-        return {GATEWAY, *map(key_permit_name, self.key_states())}
+        return {*DECODERS, *self.followed, *map(key_permit_name, self.key_states())}
 
     # Calls of other processes.
 

@@ -7,7 +7,8 @@ then one page every 5 s until one is stored.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from conveyor.domain.progress import Waiting, WaitReason
+from conveyor.domain.progress import Waiting, storage_wait
+from conveyor.domain.shared_limits import StorageRecord
 from conveyor.ports.clock import Clock
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT
 
@@ -51,9 +52,14 @@ class StoragePause:
             return None
         # Computed from `since`, so that listeners see the same value at every reading.
         next_attempt_at = self.since + timedelta(seconds=self.closed_until - self.since_monotonic)
-        return Waiting(
-            reason=WaitReason.STORAGE_FULL,
+        return storage_wait(self.since, next_attempt_at if self.is_closed else None)
+
+    def record(self, version: tuple[int, str]) -> StorageRecord:
+        """Describe the state for other processes."""
+        return StorageRecord(
+            number=version[0],
+            writer=version[1],
+            at=self.clock.now(),
             since=self.since,
-            next_attempt_at=next_attempt_at if self.is_closed else None,
-            detail="Pages cannot be stored: the operator must make room or repair the storage.",
+            closed_for=max(self.closed_until - self.clock.monotonic(), 0.0),
         )
