@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from conveyor.adapters.http.direct import DirectGateway
+from conveyor.adapters.system.clock import SystemClock
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 from tests.gateway.stage import OK, Line, playing
 from tests.harness import gateways
@@ -93,6 +94,7 @@ def visiting(here: Site, **settings: Any) -> DirectGateway:
             "heeds_robots": False,
             "resolve": Names(),
             "transport": gateways.transport,
+            "clock": SystemClock(),
             **settings,
         }
     )

@@ -6,6 +6,7 @@ import pytest
 from conveyor.adapters.http.client.aiohttp_transport import AiohttpTransport
 from conveyor.adapters.http.client.pool import ConnectionPool
 from conveyor.adapters.http.client.resolver import CheckedResolver
+from conveyor.adapters.system.clock import SystemClock
 from conveyor.app.engines import open_gateway
 from conveyor.errors import RefusedToStart
 from conveyor.ports.gateway import PageRequest
@@ -20,7 +21,7 @@ from tests.harness.gateways import KEY, Spools, opened
 def test_a_setting_chooses_it(gateway: str) -> None:
     def chosen(**environ: str) -> object:
         settings = load_settings({"gateway": gateway}, environ=environ)
-        return open_gateway(settings)._opens  # type: ignore[attr-defined]
+        return open_gateway(settings, SystemClock())._opens  # type: ignore[attr-defined]
 
     assert chosen() is ConnectionPool
     assert chosen(CONVEYOR_HTTP_CLIENT="aiohttp") is AiohttpTransport

@@ -1,6 +1,7 @@
 """How the direct gateway behaves towards sites: their robots.txt, their pace, their pleas."""
 
 import asyncio
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 import pytest
@@ -227,6 +228,37 @@ class TestPace:
             refused(await fetched(gateway, here.url(host="b.example")), "target_throttled", 429)
         assert here.asked == ["a.example/", "b.example/"]
 
+    async def test_processes_that_share_coordination_leave_a_host_alone_together(self) -> None:
+        busy = said("503 X", "Retry-After: 40")
+        shared = MemoryCoordination(SystemClock())
+        async with (
+            site(lambda _: busy) as here,
+            visiting(here, coordination=shared) as one,
+            visiting(here, coordination=shared) as other,
+        ):
+            refused(await fetched(one, here.url()), "target_throttled", 503)
+            answer = await fetched(other, here.url())
+            refused(answer, "host_resting", 429)
+            assert isinstance(answer, GatewayRefusal)
+            assert answer.retry_after is not None
+            assert 30 <= answer.retry_after.total_seconds() <= 40
+        assert here.asked == ["a.example/"]
+
+    async def test_without_coordination_each_process_leaves_a_host_alone_by_itself(self) -> None:
+        class Away(MemoryCoordination):
+            async def recall(self, names: Collection[str]) -> Mapping[str, bytes]:
+                raise Unavailable("away")
+
+            async def remember(self, values: Mapping[str, bytes], *, life: timedelta) -> None:
+                raise Unavailable("away")
+
+        busy = said("429 X", "Retry-After: 40")
+        away = Away(SystemClock())
+        async with site(lambda _: busy) as here, visiting(here, coordination=away) as gateway:
+            refused(await fetched(gateway, here.url()), "target_throttled", 429)
+            refused(await fetched(gateway, here.url()), "host_resting", 429)
+        assert here.asked == ["a.example/"]
+
     async def test_a_redirect_to_a_host_that_is_left_alone_goes_back_too(self) -> None:
         def answer(heard: Heard) -> bytes:
             if heard.host == "b.example":
@@ -245,7 +277,7 @@ class TestPace:
             return to(f"http://b.example:{here.port}/private")
 
         async with site(answer) as here, visiting(here, heeds_robots=True) as gateway:
-            gateway._spacing.hold(f"b.example:{here.port}", 200)
+            await gateway._spacing.hold(f"b.example:{here.port}", 200)
             refused(await fetched(gateway, here.url()), "host_resting", 429)
             gateway._spacing._hosts.clear()  # as time would
             refused(await fetched(gateway, here.url()), "robots_disallowed", 403)
@@ -296,14 +328,14 @@ class TestSpacing:
     async def test_a_queue_that_went_away_is_forgotten(self) -> None:
         one, hands = spaced(1.0)
         await one.turn("a")
-        one.hold("a", 10)
+        await one.hold("a", 10)
         for _ in range(500):
             with pytest.raises(Denied):
                 one.admit("a")
         hands.now += 10 + spacing.QUIET + 1
         one.admit("a")
         await one.turn("a")
-        one.hold("a", PATIENCE + 1)
+        await one.hold("a", PATIENCE + 1)
         with pytest.raises(Denied) as denied:
             one.admit("a")
         assert denied.value.wait is not None

@@ -221,8 +221,7 @@ async def open_engines(
     control_queue = await _open(CONTROL_QUEUE, opening, settings.control_queue)
     in_folder = uses_folder(settings)
     if in_folder:
-        # Only now: opening the database has locked the folder, so no other process writes to it.
-        _keep_private(settings.folder)
+        _keep_private(settings.folder)  # which opening the database has locked
     keys = await open_keys(settings, metadata, clock, is_shared=shares_metadata(settings))
     coordination = await _open(COORDINATION, opening, settings.coordination)
     in_memory = _in_memory(settings)
@@ -238,7 +237,7 @@ async def open_engines(
         blobs=await _open(BLOBS, opening, settings.blobs),
         bodies=await _open(BODIES, opening, settings.bodies),
         coordination=coordination,
-        gateway=await stack.enter_async_context(open_gateway(settings, shared)),
+        gateway=await stack.enter_async_context(open_gateway(settings, clock, shared)),
         step_functions=await stack.enter_async_context(open_step_functions(settings)),
         webhooks=await stack.enter_async_context(open_webhooks(settings)),
         encryption=keys.ring,
@@ -378,16 +377,18 @@ async def _disk_space(folder: Path) -> DiskSpace:
 
 
 def open_gateway(
-    settings: Settings, shared: Coordination | None = None
+    settings: Settings, clock: Clock, shared: Coordination | None = None
 ) -> AbstractAsyncContextManager[Gateway]:
     """Return the gateway that the settings choose, not entered yet.
 
     `shared` is the coordination of processes that share its limits.
     """
-    return GATEWAYS[settings.gateway_scheme](settings, shared)
+    return GATEWAYS[settings.gateway_scheme](settings, clock, shared)
 
 
-def _zenrows_gateway(settings: Settings, _shared: Coordination | None) -> ZenrowsGateway:
+def _zenrows_gateway(
+    settings: Settings, _clock: Clock, _shared: Coordination | None
+) -> ZenrowsGateway:
     return ZenrowsGateway(
         settings.gateway,
         deadline=settings.gateway_deadline,
@@ -407,7 +408,7 @@ def _transport(settings: Settings) -> TransportFactory:
     return AiohttpTransport
 
 
-def _direct_gateway(settings: Settings, shared: Coordination | None) -> DirectGateway:
+def _direct_gateway(settings: Settings, clock: Clock, shared: Coordination | None) -> DirectGateway:
     opened = settings.direct_allow_private
     if opened:
         log.warning(
@@ -425,13 +426,14 @@ def _direct_gateway(settings: Settings, shared: Coordination | None) -> DirectGa
         heeds_robots=settings.direct_robots,
         delay=settings.direct_delay,
         coordination=shared,
+        clock=clock,
         transport=_transport(settings),
     )
 
 
 # URL scheme of the setting `gateway` -> adapter.
 GATEWAYS: Mapping[
-    str, Callable[[Settings, Coordination | None], AbstractAsyncContextManager[Gateway]]
+    str, Callable[[Settings, Clock, Coordination | None], AbstractAsyncContextManager[Gateway]]
 ] = {
     "http": _zenrows_gateway,
     "https": _zenrows_gateway,

@@ -45,6 +45,7 @@ from conveyor.domain.public_address import Reach
 from conveyor.domain.robots import LARGEST as LARGEST_ROBOTS
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Spool
+from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
 
@@ -67,8 +68,8 @@ class DirectGateway:
     """Open it before use: `async with DirectGateway(connections=200) as gateway`.
 
     It connects only to public addresses and to those in `reach`, whatever a URL, a name server or a
-    redirect says. It sends the gateway key nowhere. With `coordination`, `delay` holds over all
-    processes that share it.
+    redirect says. It sends the gateway key nowhere. With `coordination`, `delay` and holds of
+    hosts are those of all processes that share it.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class DirectGateway:
         heeds_robots: bool = True,
         delay: timedelta = timedelta(),
         coordination: Coordination | None = None,
+        clock: Clock | None = None,
         transport: TransportFactory = ConnectionPool,
         resolve: Resolve | None = None,
     ) -> None:
@@ -96,7 +98,7 @@ class DirectGateway:
         self._reach, self._ports = reach, frozenset(ports)
         self._agent, self._heeds_robots = agent, heeds_robots
         self._delay = delay.total_seconds()
-        self._coordination = coordination
+        self._coordination, self._clock = coordination, clock
         self._opens = transport
         self._system = SystemResolver()
         self._resolve = resolve or self._system
@@ -104,7 +106,7 @@ class DirectGateway:
     async def __aenter__(self) -> Self:
         lookup = CheckedResolver(self._reach, self._resolve)
         self._transport = self._opens(lookup, connections=self._connections, wanted=WANTED)
-        self._spacing = Spacing(self._delay, self._coordination)
+        self._spacing = Spacing(self._delay, self._coordination, self._clock)
         self._reached: deque[Server] = deque(maxlen=MOST_REACHED)
         self._robots = Robots(self._agent, self._rules) if self._heeds_robots else None
         return self
@@ -182,7 +184,7 @@ class DirectGateway:
         self, request: PageRequest, spool: Callable[[], Spool]
     ) -> Page | GatewayRefusal:
         visit = direct_wire.first(request, self._ports)
-        self._spacing.admit(visit.server.host_header)
+        await self._spacing.begin(visit.server.host_header)
         for hop in range(MOST_REDIRECTS + 1):
             was_known = not self._robots or await self._robots.check_visit(visit)
             # Postpone a page only before its first request, and only if the rules were cached: if
@@ -199,7 +201,7 @@ class DirectGateway:
                 location = answer.header(LOCATION)
                 if answer.status not in direct_wire.REDIRECTS or location is None:
                     facts = direct_wire.facts(request, visit, answer.status)
-                    return replace(self._refused(visit, answer), facts=facts)
+                    return replace(await self._refused(visit, answer), facts=facts)
                 visit = direct_wire.redirected(visit, answer.status, location, self._ports)
         raise _too_many()
 
@@ -216,11 +218,11 @@ class DirectGateway:
         finally:
             answer.release()
 
-    def _refused(self, visit: Visit, answer: HttpResponse) -> GatewayRefusal:
+    async def _refused(self, visit: Visit, answer: HttpResponse) -> GatewayRefusal:
         wait = retry_after(answer.header(RETRY_AFTER), answer.header(DATE))
         refusal = direct_wire.refusal(answer.status, wait)
         if refusal.code == "target_throttled":
-            self._spacing.hold(
+            await self._spacing.hold(
                 visit.server.host_header, wait.total_seconds() if wait else SHORT_HOLD
             )
         return refusal
