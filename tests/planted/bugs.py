@@ -271,8 +271,8 @@ BUGS = {
     "start-sweeps-spools": Bug(
         "a start removes the unfinished files of other processes",
         "conveyor.app.storage",
-        "return opening.clock.now() - LONGEST_WRITE if address else None",
-        "return None",
+        "    if address:\n        opening.sweep_unfinished",
+        "    if not opening:\n        opening.sweep_unfinished",
         "tests/simulation/test_two_services.py",
     ),
     # The dispatcher.

@@ -19,7 +19,13 @@ import structlog
 
 from conveyor import __version__
 from conveyor.adapters.aws.step_functions import AwsStepFunctions
-from conveyor.adapters.files.disk import disk_usage, file_sizes, is_open_to_others, make_private
+from conveyor.adapters.files.disk import (
+    IsAbandoned,
+    disk_usage,
+    file_sizes,
+    is_open_to_others,
+    make_private,
+)
 from conveyor.adapters.files.service_info import ServiceInfo, read_service_info
 from conveyor.adapters.http import direct_wire, zenrows_errors
 from conveyor.adapters.http.client.pool import ConnectionPool
@@ -100,6 +106,8 @@ class Engines(Stores):
     task_shard_count: int = 1  # of new jobs
     shares_coordination: bool = False  # whether other processes have the same
     in_memory: frozenset[str] = frozenset()  # kinds of state that end with this process
+    # Remove unfinished files from folders that other processes may use too.
+    sweep_unfinished: Sequence[Callable[[IsAbandoned], None]] = ()
 
     @property
     def is_alone(self) -> bool:
@@ -249,6 +257,7 @@ async def open_engines(
         task_shard_count=tasks.shards,
         shares_coordination=shared is not None,
         in_memory=in_memory,
+        sweep_unfinished=opening.sweep_unfinished,
     )
 
 

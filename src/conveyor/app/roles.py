@@ -44,6 +44,7 @@ LISTEN_AGAIN = timedelta(seconds=1)  # after a bug
 RELOAD_KEYS_EVERY = timedelta(seconds=10)  # if no notification comes
 DROP_KEYS_EVERY = timedelta(hours=1)
 MESSAGES = {"queues", "control_queue"}  # kinds of state that hold messages
+UNFINISHED_EVERY = timedelta(hours=1)
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to listen on
 
 log = structlog.get_logger()
@@ -303,6 +304,9 @@ def _other_loops(
         yield _sweep(service, stopping)
         drop_keys = service.rotate_encryption.step
         yield repeat(drop_keys, stopping, idle=DROP_KEYS_EVERY, name="drop_keys")
+        files = service.unfinished_files
+        if files.removers:
+            yield repeat(files.step, stopping, idle=UNFINISHED_EVERY, name="unfinished_files")
 
 
 async def _sweep(service: Service, stopping: asyncio.Event) -> None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from conveyor.adapters.files.disk import IsAbandoned
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.ports.clock import Clock, Ids
 from conveyor.settings import Settings
@@ -26,6 +27,8 @@ class Opening:
     is_offline: bool = False  # for an operator: the opener repairs, frees and sweeps nothing
     writable: bool = True
     opened: dict[tuple[object, str], Any] = field(default_factory=dict)
+    # Remove unfinished files from folders that other processes may use too.
+    sweep_unfinished: list[Callable[[IsAbandoned], None]] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:

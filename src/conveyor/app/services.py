@@ -47,6 +47,7 @@ from conveyor.steps.shared.members import Members
 from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 from conveyor.steps.sweep.sweeper import Sweeper
+from conveyor.steps.sweep.unfinished_files import UnfinishedFiles
 from conveyor.telemetry.metrics import Metrics
 from conveyor.telemetry.ports import (
     MeteredGateway,
@@ -75,6 +76,7 @@ class Service:
     timekeeper: Timekeeper | None  # None with a test's clock, which never jumps
     sweep_every: timedelta
     rotate_encryption: RotateEncryption
+    unfinished_files: UnfinishedFiles
     token: str  # authenticates operators
 
 
@@ -103,30 +105,37 @@ def build_service(
         rotate_encryption=rotate_encryption,
         token=new_token(),
     )
-    process_metrics = ProcessMetrics(
-        metrics=metrics,
-        metadata=engines.metadata,
-        control_queue=engines.control_queue,
-        clock=engines.clock,
-        disk_space=engines.disk_space,
-        slow_loop=settings.slow_loop,
-    )
     ready = _readiness(engines, steps.dispatcher, runs_workers=runs_workers)
     if serves_api:
         app = _application(settings, engines, metrics, steps, operators, ready=ready)
     else:
         memory = BodyMemory(settings.bodies_in_flight)
         app = build_monitoring_app(metrics, engines.ids, ready, body_memory=memory)
+    members = _members(engines, role)
     return Service(
         app=app,
         steps=steps,
-        members=_members(engines, role),
+        members=members,
         metrics=metrics,
-        process_metrics=process_metrics,
+        process_metrics=_process_metrics(settings, engines, metrics),
         timekeeper=_timekeeper(engines),
         sweep_every=settings.sweep_every,
         rotate_encryption=rotate_encryption,
+        unfinished_files=UnfinishedFiles(
+            clock=engines.clock, is_alive=members.is_alive, removers=engines.sweep_unfinished
+        ),
         token=operators.token,
+    )
+
+
+def _process_metrics(settings: Settings, engines: Engines, metrics: Metrics) -> ProcessMetrics:
+    return ProcessMetrics(
+        metrics=metrics,
+        metadata=engines.metadata,
+        control_queue=engines.control_queue,
+        clock=engines.clock,
+        disk_space=engines.disk_space,
+        slow_loop=settings.slow_loop,
     )
 
 
@@ -140,7 +149,9 @@ def _members(engines: Engines, role: str) -> Members:
     )
     return Members(
         coordination=engines.coordination,
+        clock=engines.clock,
         me=me,
+        is_shared=engines.shares_coordination,
         keys=engines.encryption.fingerprints,
     )
 

@@ -4,12 +4,12 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
+from conveyor.adapters.files.disk import IsAbandoned
 from conveyor.adapters.s3.address import FORM as S3_FORM
 from conveyor.adapters.s3.address import Layout, parse_address
 from conveyor.adapters.segments.bodies import SegmentBodies
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 
 SEGMENTS = "packs"  # the folder of segments, as version 0.1.0 named it
 FOLDER = re.compile(r"(/[^/]+)+/?")
-LONGEST_WRITE = timedelta(days=1)  # in which nothing is added to an unfinished file
 
 P = TypeVar("P")
 
 
 async def _file_blobs(opening: Opening, address: str) -> Blobs:
     blobs = FileBlobs(
-        Path(address or opening.folder) / "blobs", sync=opening.sync, is_swept=not address
+        Path(address or opening.folder) / "blobs",
+        sync=opening.sync,
+        is_swept=not address,
+        owner=opening.incarnation,
     )
-    if not opening.is_offline:
-        blobs.sweep_drafts(before=_abandoned(opening, address))
+    _sweep_unfinished(opening, address, blobs.sweep_drafts)
     return blobs
 
 
@@ -66,19 +67,23 @@ def _segment_bodies(opening: Opening, *, packing: bool) -> Bodies:
 
 def _loose_bodies(opening: Opening, address: str = "") -> FileBodies:
     files = FileBodies(
-        Path(address or opening.folder) / "bodies", sync=opening.sync, is_swept=not address
+        Path(address or opening.folder) / "bodies",
+        sync=opening.sync,
+        is_swept=not address,
+        owner=opening.incarnation,
     )
-    if not opening.is_offline:
-        files.sweep_spool(before=_abandoned(opening, address))
+    _sweep_unfinished(opening, address, files.sweep_spool)
     return files
 
 
-def _abandoned(opening: Opening, address: str) -> datetime | None:
-    """Unfinished files that were last written before this belong to dead processes.
-
-    None if all of them do: the lock of the data folder proves it.
-    """
-    return opening.clock.now() - LONGEST_WRITE if address else None
+def _sweep_unfinished(
+    opening: Opening, address: str, sweep: Callable[[IsAbandoned | None], None]
+) -> None:
+    """Remove unfinished files: at once if the lock of the data folder proves them abandoned."""
+    if address:
+        opening.sweep_unfinished.append(sweep)  # the members tell later
+    elif not opening.is_offline:
+        sweep(None)
 
 
 def _is_folder(address: str) -> bool:

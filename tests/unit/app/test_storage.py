@@ -12,6 +12,7 @@ from conveyor.adapters.files.blobs import DRAFT
 from conveyor.app import engines as engines_module
 from conveyor.app.engines import SCHEMES, check_engines
 from conveyor.app.migrate import migrate
+from conveyor.app.roles import open_service
 from conveyor.app.schemes import Opening
 from conveyor.app.storage import BLOBS, BODIES
 from conveyor.errors import RefusedToStart
@@ -77,8 +78,17 @@ async def test_a_start_leaves_what_another_process_is_writing(tmp_path: Path) ->
 
     await _opened(tmp_path)
 
-    assert [path.name for path in spool.iterdir()] == ["young"]
-    assert [path.name for path in lists.iterdir()] == [f"{DRAFT}young"]
+    assert {path.name for path in spool.iterdir()} == {"old", "young"}
+    assert {path.name for path in lists.iterdir()} == {f"{DRAFT}old", f"{DRAFT}young"}
+
+
+async def test_the_sweeper_looks_at_unfinished_files_of_a_shared_folder(tmp_path: Path) -> None:
+    address = f"files:{tmp_path / 'shared'}"
+    for bodies, blobs, folders in ((address, address, 2), ("files:", "files:", 0)):
+        settings = Settings(data=str(tmp_path / "data"), bodies=bodies, blobs=blobs)
+        async with open_service(settings) as service:
+            assert len(service.unfinished_files.removers) == folders
+            assert service.unfinished_files.is_alive("another") is None
 
 
 async def test_without_the_extra_an_s3_engine_says_what_to_install(

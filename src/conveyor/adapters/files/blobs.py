@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Sequence
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from tempfile import mkstemp
@@ -11,11 +10,13 @@ from tempfile import mkstemp
 from conveyor.adapters.files.disk import (
     CHUNK,
     ENGINE,
+    IsAbandoned,
     below,
     in_folder,
     reading,
     remove_empty,
-    remove_stale,
+    remove_unfinished,
+    unfinished_prefix,
 )
 from conveyor.adapters.shared.disk import own_errors, sync_folder, to_the_end, write_all
 
@@ -25,13 +26,16 @@ DRAFT = ".draft-"
 class FileBlobs:
     """A key is a path below the folder. An object appears whole, by a rename."""
 
-    def __init__(self, folder: Path, *, sync: bool = True, is_swept: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, sync: bool = True, is_swept: bool = True, owner: str = ""
+    ) -> None:
         self.is_swept = is_swept
         self._folder = folder
+        self._owner = owner  # the process, for names of unfinished files
         self._sync = sync
 
     async def put(self, key: str, content: AsyncIterable[bytes]) -> int:
-        draft = _Draft(below(self._folder, key), sync=self._sync)
+        draft = _Draft(below(self._folder, key), self._owner, sync=self._sync)
         with own_errors(ENGINE):
             try:
                 await to_the_end(draft.open)
@@ -67,15 +71,12 @@ class FileBlobs:
     def sign_get(self, *_: object, **__: object) -> None:
         return None
 
-    def sweep_drafts(self, *, before: datetime | None = None) -> None:
-        """Remove drafts and empty folders that dead processes left.
-
-        `before`: only drafts that were last written before it.
-        """
+    def sweep_drafts(self, is_abandoned: IsAbandoned | None = None) -> None:
+        """Remove empty folders, and drafts that are abandoned; all if no other process is alive."""
         for path, _, names in os.walk(self._folder, topdown=False):
             for name in names:
                 if name.startswith(DRAFT):
-                    remove_stale(Path(path, name), before)
+                    remove_unfinished(Path(path, name), name.removeprefix(DRAFT), is_abandoned)
             remove_empty(Path(path), up_to=self._folder)
 
     def _keys(self, prefix: str, limit: int, after: str) -> list[str]:
@@ -93,8 +94,9 @@ class FileBlobs:
 class _Draft:
     """An object that is being written, in the folder where it will appear."""
 
-    def __init__(self, path: Path, *, sync: bool) -> None:
+    def __init__(self, path: Path, owner: str, *, sync: bool) -> None:
         self._path = path
+        self._prefix = DRAFT + unfinished_prefix(owner)
         self._sync = sync
         self._descriptor, self._name = -1, ""  # until it is open
         self.length = 0
@@ -102,7 +104,7 @@ class _Draft:
     def open(self) -> None:
         folder = self._path.parent
         self._descriptor, self._name = in_folder(
-            folder, lambda: mkstemp(dir=folder, prefix=DRAFT), sync=self._sync
+            folder, lambda: mkstemp(dir=folder, prefix=self._prefix), sync=self._sync
         )
 
     def write(self, chunk: bytes) -> None:

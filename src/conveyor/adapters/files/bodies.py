@@ -6,7 +6,6 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -14,12 +13,14 @@ from tempfile import NamedTemporaryFile
 from conveyor.adapters.files.disk import (
     CHUNK,
     ENGINE,
+    IsAbandoned,
     below,
     in_folder,
     read_whole,
     reading,
     remove_empty,
-    remove_stale,
+    remove_unfinished,
+    unfinished_prefix,
     write_new,
 )
 from conveyor.adapters.shared.disk import own_errors, sync_folder, to_the_end, write_all
@@ -34,11 +35,14 @@ SMALL_GROUP = 1024 * 1024  # bytes that are written in the thread of the event l
 class FileSpool:
     """A large body on disk, hashed as it is written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, owner: str = "") -> None:
         with own_errors(ENGINE):
             folder.mkdir(parents=True, exist_ok=True)
             # Unbuffered: a buffer that did not fit on the disk would be written again by `close`.
-            self._file = NamedTemporaryFile(dir=folder, delete=False, buffering=0)  # noqa: SIM115 - outlives this call
+            prefix = unfinished_prefix(owner)
+            self._file = NamedTemporaryFile(  # noqa: SIM115 - outlives this call
+                dir=folder, prefix=prefix, delete=False, buffering=0
+            )
         self._digest = hashlib.sha256()
         self.length = 0
 
@@ -72,16 +76,19 @@ class FileSpool:
 class FileBodies:
     """The name of a file contains task and claim, so no two claims ever write the same file."""
 
-    def __init__(self, folder: Path, *, sync: bool = True, is_swept: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, sync: bool = True, is_swept: bool = True, owner: str = ""
+    ) -> None:
         self.is_swept = is_swept
         self._folder = folder
+        self._owner = owner  # the process, for names of unfinished files
         self._sync = sync
         # One thread: several that create files in one folder contend for its lock in the kernel. With
         # four threads a file took nearly twice the CPU time, and no file was done earlier.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bodies-write")
 
     def spool(self) -> Spool:
-        return FileSpool(self._folder / "spool")
+        return FileSpool(self._folder / "spool", self._owner)
 
     async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
         if not self._sync and sum(map(_size, bodies)) <= SMALL_GROUP:
@@ -123,10 +130,10 @@ class FileBodies:
     def sign_get(self, *_: object, **__: object) -> None:
         return None
 
-    def sweep_spool(self, *, before: datetime | None = None) -> None:
-        """Remove spools that dead processes left; `before`: only those last written before it."""
+    def sweep_spool(self, is_abandoned: IsAbandoned | None = None) -> None:
+        """Remove spools that are abandoned; all of them if no other process is alive."""
         for left in (self._folder / "spool").glob("*"):
-            remove_stale(left, before)
+            remove_unfinished(left, left.name, is_abandoned)
 
     def _put_all(self, bodies: Sequence[Body]) -> list[Kept]:
         try:

@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +17,9 @@ CHUNK = 256 * 1024
 MOST_TRIES = 10
 OWNER_ONLY = 0o700
 OTHERS = 0o077  # every permission of the group and of all other users
+
+# Whether an unfinished file is, by the process that wrote it ("" if unknown) and its last write.
+IsAbandoned = Callable[[str, datetime], bool]
 
 T = TypeVar("T")
 
@@ -84,11 +87,20 @@ def remove_empty(folder: Path, *, up_to: Path) -> None:
         folder = folder.parent
 
 
-def remove_stale(file: Path, before: datetime | None) -> None:
-    """Remove a file; with `before`, only if it was last written before that."""
-    with suppress(FileNotFoundError):  # its process has renamed or removed it
-        if before is None or file.stat().st_mtime < before.timestamp():
-            file.unlink()
+def unfinished_prefix(owner: str) -> str:
+    """Begin the name of a file that a process is writing. The rest of the name has no hyphen."""
+    return f"{owner}-"
+
+
+def remove_unfinished(file: Path, name: str, is_abandoned: IsAbandoned | None) -> None:
+    """Remove a file that was not finished, if it is abandoned; in any case if that is None."""
+    with own_errors(ENGINE), suppress(FileNotFoundError):  # its process has renamed or removed it
+        if is_abandoned:
+            written_at = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+            owner, hyphen, _ = name.rpartition("-")  # earlier releases wrote names without
+            if not is_abandoned(owner if hyphen else "", written_at):
+                return
+        file.unlink()
 
 
 def make_private(folder: Path) -> None:

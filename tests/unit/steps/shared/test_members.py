@@ -8,13 +8,13 @@ from structlog.testing import capture_logs
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.errors import Unavailable
 from conveyor.ports.coordination import Member
-from conveyor.steps.shared.members import Members
+from conveyor.steps.shared.members import LIFE, Members
 from conveyor.testing.clock import FakeClock
 
 
 def members_of(clock: FakeClock, coordination: MemoryCoordination, name: str) -> Members:
     me = Member(id=name, role="worker", host="host", version="1", started_at=clock.now())
-    return Members(coordination=coordination, me=me)
+    return Members(coordination=coordination, clock=clock, me=me)
 
 
 class Outage(MemoryCoordination):
@@ -40,7 +40,35 @@ async def test_live_processes_see_each_other_until_they_leave() -> None:
     await other.leave()
     await one.step()
     assert one.count == 1
-    assert not one.is_alive("other")
+
+
+async def test_a_process_is_dead_once_it_was_missing_for_a_whole_life() -> None:
+    clock = FakeClock()
+    coordination = Outage(clock)
+    one, other = (members_of(clock, coordination, name) for name in ("one", "other"))
+    assert one.is_alive("one")
+    assert one.is_alive("other") is None, "nothing was read"
+
+    for members in (other, one):
+        await members.step()
+    assert one.is_alive("other")
+    await other.leave()
+    await one.step()
+    assert one.is_alive("other") is None, "the list may have been lost"
+    clock.advance(LIFE)
+    await one.step()
+    assert one.is_alive("other") is False
+
+    coordination.is_away = True
+    await one.step()
+    assert one.is_alive("other") is None
+    coordination.is_away = False
+    await one.step()
+    assert one.is_alive("other") is None
+    clock.advance(LIFE)
+    assert one.is_alive("other") is False
+    one.is_shared = False
+    assert one.is_alive("other") is None, "each process has a list of its own"
 
 
 @pytest.mark.parametrize("times", [1, 3])
