@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.harness import time_lapse
 from tests.harness.fleet import OUT_OF_REACH, Fleet
 
 SHARED_WITHIN = 1.5  # seconds
+LONGEST_TURNS = 60.0  # seconds; each turn is one of five, and chance decides who is next
 
 
 @pytest.fixture(autouse=True)
@@ -229,6 +231,35 @@ def test_tasks_that_wait_for_their_host_leave_the_permits_of_the_key_to_other_jo
         assert not fleet.coordination._permits, "all permits were released"
 
     time_lapse.run(story())
+
+
+def test_a_process_whose_tasks_wait_for_a_host_gets_its_turn() -> None:
+    async def story() -> None:
+        fleet = a_fleet(processes=2, per_host=1, cap=60)
+        await fleet.submit(150)
+        async with fleet.at_work() as dispatchers:
+            calls = [_counted(dispatcher, fleet) for dispatcher in dispatchers]
+            took = await fleet.drained()
+
+        assert took <= 150 * 1.2
+        for times in calls:
+            longest = max(later - earlier for earlier, later in pairwise([0.0, *times]))
+            assert longest <= LONGEST_TURNS, [len(each) for each in calls]
+        assert not fleet.coordination._permits, "all permits were released"
+
+    time_lapse.run(story())
+
+
+def _counted(dispatcher: Dispatcher, fleet: Fleet) -> list[float]:
+    """When the calls of a process begin."""
+    times, attempt = list[float](), dispatcher.fetcher.attempt
+
+    async def counted(task: Task, assignment: Assignment) -> CallResult:
+        times.append(fleet.clock.monotonic())
+        return await attempt(task, assignment)
+
+    dispatcher.fetcher.attempt = counted
+    return times
 
 
 # The gateway.

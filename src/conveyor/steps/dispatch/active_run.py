@@ -39,6 +39,7 @@ from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
 from conveyor.steps.shared.attempt import Assignment, CallResult
 
 RATE_WINDOW = 0.05  # seconds over which finished calls are counted for a rate
+HOST_TURN = 5.0  # seconds for which a process passes the permit of a host on to its own tasks
 PREFETCH_PER_CALL = 2  # prefetched tasks for each call under way, at most
 
 
@@ -59,6 +60,7 @@ class InFlight:
     permit: str | None = None  # None before its call starts, and once the next call has it
     key_permit: str | None = None  # where processes share limits, while its call is under way
     host_permit: str | None = None  # the same, of a job with `max_per_host`
+    host_since: float = 0.0  # when this process reserved that
     probe_permit: str | None = None  # the same, for a probe of the gateway
     worker: asyncio.Task[None] | None = None  # None until its call begins
     began_at: float = 0.0  # when its call did
@@ -104,7 +106,8 @@ class HostSlots:
 
     Where processes share limits the slots are permits, which the claimer reserves before a task
     starts. A task without one waits for a call of this process to the same host to end, or until one
-    can be reserved.
+    can be reserved. A permit is passed on for `HOST_TURN` and then released: otherwise tasks of other
+    processes would wait until this one has no more of the host.
     """
 
     limit: int | None
@@ -125,13 +128,13 @@ class HostSlots:
         self.calls[host] += 1
         return True
 
-    def release(self, entry: InFlight) -> InFlight | None:
+    def release(self, entry: InFlight, now: float) -> InFlight | None:
         """Release the slot of a finished call; return the waiting task that has it now, if any."""
         if self.limit is None:
             return None
         host = entry.task.spec.host
         if self.is_shared:
-            return self.give(host, entry)
+            return self.give(host, entry, now)
         if waiting := self.waiting.get(host):
             return waiting.pop(0)
         self.waiting.pop(host, None)
@@ -141,11 +144,13 @@ class HostSlots:
             del self.calls[host]
         return None
 
-    def give(self, host: str, entry: InFlight) -> InFlight | None:
+    def give(self, host: str, entry: InFlight, now: float) -> InFlight | None:
         """Give the permit of a finished call to a waiting task; return that, if there is one."""
-        if entry.host_permit is None or (following := self.take_waiting(host)) is None:
+        if entry.host_permit is None or now - entry.host_since >= HOST_TURN:
             return None
-        following.host_permit, entry.host_permit = entry.host_permit, None
+        if following := self.take_waiting(host):
+            following.host_permit, entry.host_permit = entry.host_permit, None
+            following.host_since = entry.host_since
         return following
 
     def take_waiting(self, host: str) -> InFlight | None:
@@ -157,7 +162,10 @@ class HostSlots:
         return following
 
     def remove(self, entry: InFlight) -> None:
-        self.waiting[entry.task.spec.host].remove(entry)
+        waiting = self.waiting[entry.task.spec.host]
+        waiting.remove(entry)
+        if not waiting:
+            del self.waiting[entry.task.spec.host]
 
     def take_all(self) -> list[InFlight]:
         waiting, self.waiting = self.waiting, {}
@@ -347,15 +355,15 @@ class ActiveRun:
         if (of_key := self.key_state.permits) is not None:
             entry.key_permit = of_key.idle.pop()
 
-    def release_host(self, entry: InFlight, *, is_kept: bool) -> InFlight | None:
+    def release_host(self, entry: InFlight, now: float, *, is_kept: bool) -> InFlight | None:
         """Release the slot of a finished call; return the waiting task that starts with it, if any.
 
         Where processes share limits that task also needs the permit of the gateway key, if it
-        `is_kept`. If it is not, the permit of the host is released when the finished task is settled.
+        `is_kept`. A permit that is not passed on is released when the finished task is settled.
         """
         if self.hosts.is_shared and not is_kept:
             return None
-        if following := self.hosts.release(entry):
+        if following := self.hosts.release(entry, now):
             self.give_key_permit(following)
         return following
 

@@ -160,14 +160,19 @@ class Claimer:
         return wants
 
     async def _reserve_hosts(self, tasks: Sequence[Task]) -> HostPermits:
-        """Reserve the hosts of claimed tasks, where processes share `max_per_host`."""
+        """Reserve the hosts of claimed tasks, where processes share `max_per_host`.
+
+        Not where other tasks wait for the host: those come first, here and in other processes.
+        """
         if self.shared_limits is None:
             return {}
         runs = self.discovery.runs
         counts = Counter(
             (run, task.spec.host)
             for task in tasks
-            if not task.is_final and (run := runs[task.run_id]).hosts.is_shared
+            if not task.is_final
+            and (run := runs[task.run_id]).hosts.is_shared
+            and task.spec.host not in run.hosts.waiting
         )
         return await self.permits.reserve_hosts(counts) if counts else {}
 

@@ -59,7 +59,7 @@ class Fetcher:
     ) -> None:
         """Start a claimed task if a permit was reserved for it, or else as soon as possible."""
         entry, key = run.accept(task, group), (task.run_id, task.id)
-        entry.host_permit = host_permit
+        entry.host_permit, entry.host_since = host_permit, self.clock.monotonic()
         # A process that was suspended for longer than a lease may claim again a task that it still
         # has in flight: the older claim is lost.
         if lost := self.inflight.get(key):
@@ -118,6 +118,7 @@ class Fetcher:
             of_key = of_keys[run.key_state]
             while ids and of_key and (entry := run.hosts.take_waiting(host)):
                 entry.host_permit, entry.key_permit = ids.pop(), of_key.pop()
+                entry.host_since = now
                 self._begin(entry)
         # Tasks may have gone back meanwhile.
         await self.permits.release_unused(granted, of_keys)
@@ -162,7 +163,7 @@ class Fetcher:
             self.hand_back_waiting(run)
         is_kept = not self.permits.is_unavailable and run.keep_permit(entry, now)
         # A task that waits for this host has the permit of its job already, and comes first.
-        following = run.release_host(entry, is_kept=is_kept)
+        following = run.release_host(entry, now, is_kept=is_kept)
         if (
             is_kept
             and following is None
