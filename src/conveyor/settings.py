@@ -185,7 +185,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = timedelta(seconds=10)
     grace: Annotated[
-        timedelta, _about("Time that tasks in flight get to finish when the program stops.")
+        timedelta, _about("Time that a stop of the program takes at most; tasks finish in it.")
     ] = timedelta(seconds=20)
     sweep_every: Annotated[timedelta, _about("Time between two sweeps.")] = timedelta(seconds=60)
     body_life: Annotated[

@@ -8,6 +8,7 @@ from datetime import timedelta
 from random import Random
 
 from conveyor.domain.task import Task
+from conveyor.ports.clock import Clock
 from conveyor.steps.dispatch.config import DispatchConfig
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.dispatch.gateway_health import never_answers
@@ -38,6 +39,7 @@ def a_dispatcher(
     *,
     shared_as: str = "",
     check_gateway: Callable[[], Awaitable[bool]] = never_answers,
+    clock: Clock | None = None,
 ) -> Dispatcher:
     """A dispatcher over the house's engines; with a name, one of several that share limits."""
     settle = remade(
@@ -49,7 +51,7 @@ def a_dispatcher(
         work=house.work,
         coordination=house.coordination,
         encryption=house.encryption,
-        clock=RealRounds(house.clock),
+        clock=clock or RealRounds(house.clock),
         attempt=attempt,
         settle=settle.settle,
         settle_final=settle.settle_final,

@@ -28,12 +28,12 @@ from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.loops import repeat
 from conveyor.mock_gateway.server import MockGateway
 from conveyor.settings import DIRECT, LOOPS, Auth, Settings
+from conveyor.steps.dispatch.config import StopTimes
 from conveyor.steps.dispatch.shared_limits import SharedLimits
 from conveyor.steps.progress import ROUND
 from conveyor.steps.shared.members import ANNOUNCE_EVERY
 from conveyor.telemetry.logs import set_up_logs
 
-REQUEST_GRACE = 10  # seconds that a stop waits for requests, at least
 INTERRUPTED = 130  # 128 + SIGINT, the exit status that shells use
 AGAIN = "waits for pages in flight, at most so many seconds; Ctrl-C again ends it at once, safely"
 NOTE_USES_EVERY = timedelta(seconds=5)
@@ -168,7 +168,7 @@ class _Signals:
 
     def __init__(self, stopping: asyncio.Event, settings: Settings) -> None:
         self._stopping = stopping
-        self._grace = max(REQUEST_GRACE, settings.grace.total_seconds())
+        self._grace = StopTimes(settings.grace).end
         self.service: Service | None = None  # None while it starts
 
     def received(self, number: signal.Signals) -> None:
@@ -220,7 +220,8 @@ async def serve_until(
 ) -> None:
     """Run the parts of a role side by side until `stopping`."""
     paths = {"url": "/metrics"} if role is Role.WORKER else {"url": "/v1", "docs": "/docs"}
-    async with coordinated(service), asyncio.TaskGroup() as group:
+    times = StopTimes(settings.grace)
+    async with _ended_by(stopping, times.end), coordinated(service), asyncio.TaskGroup() as group:
         serving = _serve_http(stopping, service, listening, settings, paths)
         group.create_task(serving, name="http")
         if role is not Role.WORKER:
@@ -234,6 +235,27 @@ async def serve_until(
             group.create_task(share_limits(limits, stopping), name="limits")
         if role is not Role.API:
             group.create_task(work(service, stopping, settings.loops), name="work")
+
+
+@asynccontextmanager
+async def _ended_by(stopping: asyncio.Event, seconds: float) -> AsyncIterator[None]:
+    """Cancel what still runs so many seconds after `stopping`, which is safe at any point."""
+
+    async def limit() -> None:
+        await stopping.wait()
+        deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+
+    try:
+        async with asyncio.timeout(None) as deadline:
+            limiting = asyncio.create_task(limit())
+            try:
+                yield
+            finally:
+                limiting.cancel()
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        log.warning("service.stop.cut_short")
 
 
 @asynccontextmanager
@@ -277,8 +299,7 @@ async def work(service: Service, stopping: asyncio.Event, loops: Collection[str]
         service.steps.wakeups.control.wake_all()
         if others:
             # Cancelling is safe at any point: the sweeper finishes interrupted work after a restart.
-            grace = service.steps.dispatcher.config.grace
-            await asyncio.wait(others, timeout=grace.total_seconds())
+            await asyncio.wait(others, timeout=service.steps.dispatcher.config.stop_times.work)
         for other in others:
             other.cancel()
 
@@ -377,7 +398,7 @@ async def _serve_http(
             lifespan="off",
             server_header=False,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(REQUEST_GRACE, round(settings.grace.total_seconds())),
+            timeout_graceful_shutdown=StopTimes(settings.grace).work,  # type: ignore[arg-type]
         ),
     )
     async with asyncio.TaskGroup() as group:

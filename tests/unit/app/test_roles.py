@@ -16,6 +16,7 @@ from conveyor.app import roles
 from conveyor.app.roles import Role, check_role, open_service, serve_until, work
 from conveyor.errors import RefusedToStart
 from conveyor.settings import LOOPS, Settings
+from conveyor.steps.dispatch.config import StopTimes
 
 MONITORING = ("/healthz", "/readyz", "/metrics")
 API = ("/v1/jobs", "/docs", "/openapi.json", "/operator/dlq")
@@ -132,7 +133,7 @@ class _Loop:
         self.slots = self.config = self
         self.count = 1
         self.permit = None  # a sweeper may need one to make its rounds
-        self.grace = timedelta()
+        self.stop_times = StopTimes(timedelta())
         self.permit = None
 
     async def run(self, stopping: asyncio.Event) -> None:

@@ -7,6 +7,8 @@ SETTLE_LOOPS = 3  # groups settled concurrently: one writes bodies while another
 BATCH_WAIT = timedelta(milliseconds=5)  # how long a small claim or settle waits for more tasks
 LEASE = timedelta(seconds=30)
 IDLE_RUNS = 500  # with more runs than this, each idle one is polled less often
+LEAST_STOP = timedelta(seconds=1)  # of a stop, without which nothing could be handed back
+LONGEST_SETTLING = timedelta(seconds=2)  # at the end of a stop
 PROBE_CHOICE = 20  # tasks claimed for a probe of the gateway, to find one of another host
 
 
@@ -28,12 +30,30 @@ class DispatchConfig:
     claim_loops: int = 3  # concurrent claims: one waits for the engine while another starts tasks
     # As many tasks are prefetched as a run is likely to start within this time.
     prefetch: timedelta = timedelta(milliseconds=40)
-    grace: timedelta = timedelta(seconds=20)  # for running tasks when the program stops
+    grace: timedelta = timedelta(seconds=20)  # in which the program stops
+
+    @property
+    def stop_times(self) -> "StopTimes":
+        return StopTimes(self.grace)
 
     @property
     def probe_choice(self) -> int:
         """Tasks to claim for a probe. Without prefetch there is no place for those not chosen."""
         return PROBE_CHOICE if self.prefetch else 1
+
+
+class StopTimes:
+    """How long the phases of a stop may last, in seconds from the signal.
+
+    They share one deadline, `end`: whatever one phase takes is missing from the others.
+    """
+
+    def __init__(self, grace: timedelta) -> None:
+        whole = max(grace, LEAST_STOP)
+        work = whole - min(LONGEST_SETTLING, whole / 4)
+        self.calls = min(grace, work).total_seconds()  # to the gateway
+        self.work = work.total_seconds()  # claims, requests and background work under way
+        self.end = whole.total_seconds()
 
 
 def config_over_queues(concurrency: int) -> DispatchConfig:

@@ -56,7 +56,6 @@ from conveyor.steps.shared.attempt import Assignment, CallResult, FinishedAttemp
 
 DEFAULT_POLICY = RetryPolicy()
 HOST_WAIT = timedelta(milliseconds=250)  # between looks for free hosts, if processes share them
-STOP_WAIT = timedelta(seconds=5)  # for the engines to answer when the program stops
 
 log = structlog.get_logger()
 
@@ -227,14 +226,15 @@ class Dispatcher:
                 ),
             ]
             await stopping.wait()
+            began = asyncio.get_running_loop().time()
             self.fetcher.capacity_changed.set()
             # A claim that is cancelled half-way may have taken effect in the engine. Its tasks would
             # then wait for their leases to lapse, because no worker knows of them.
-            await asyncio.wait(claiming, timeout=STOP_WAIT.total_seconds())
+            await asyncio.wait(claiming, timeout=self.config.stop_times.work)
             for loop in claiming:
                 loop.cancel()
             # The other loops go on meanwhile: they renew the leases and settle what finishes.
-            await self._wind_down()
+            await self._wind_down(began)
             for loop in others:
                 loop.cancel()
 
@@ -404,23 +404,24 @@ class Dispatcher:
         resting = (run.ready_at() for run in self.runs.values() if run.demand())
         return min((ready_at for ready_at in resting if ready_at > now), default=math.inf)
 
-    async def _wind_down(self) -> None:
-        """Let calls finish within the grace, hand back the rest, settle everything."""
+    async def _wind_down(self, began: float) -> None:
+        """Let calls finish, hand back the rest, settle everything: all within the grace."""
+        times, loop = self.config.stop_times, asyncio.get_running_loop()
         self._hand_back_all_waiting()
         self.fetcher.settle_soon(self.health.stop())
         workers = [entry.worker for entry in self.inflight.values() if entry.worker]
         if workers:
-            await asyncio.wait(workers, timeout=self.config.grace.total_seconds())
+            await asyncio.wait(workers, timeout=max(began + times.calls - loop.time(), 0.0))
         for worker in workers:
             worker.cancel()  # `_fetch` hands its task back, uncharged
         try:
-            async with asyncio.timeout(STOP_WAIT.total_seconds()):
+            async with asyncio.timeout_at(began + times.end):
                 while self.inflight:
                     self.fetcher.capacity_changed.clear()
                     await self.fetcher.capacity_changed.wait()
+                await self.permits.release_idle(self.runs.values())
         except TimeoutError:
             log.warning("dispatch.stopped.unsettled", tasks=len(self.inflight))
-        await self.permits.release_idle(self.runs.values())
 
     def _hand_back_all_waiting(self) -> None:
         for run in self.runs.values():
