@@ -41,7 +41,7 @@ from conveyor.testing.memory.blobs import MemoryBlobs
 from conveyor.testing.memory.bodies import MemoryBodies
 from conveyor.testing.shared.client import connected
 from conveyor.testing.shared.faults import FaultInjector
-from conveyor.testing.shared.server import plainly, serving
+from conveyor.testing.shared.server import opening, serving
 from conveyor.testing.shared.store import SharedPorts, SharedStore
 from conveyor.testing.shared.wire import Hello
 from tests.certificates import Authority
@@ -115,7 +115,7 @@ async def served(_folder: Path) -> AsyncIterator[Engine]:
     clock = FakeClock()
     store = SharedStore(clock, lease=LEASE)
     async with (
-        serving(plainly(store)) as port,
+        serving(opening(store)) as port,
         connected("127.0.0.1", port, Hello("one")) as ports,
         connected("127.0.0.1", port, Hello("two")) as others,
     ):
@@ -357,7 +357,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[QueueBench]:
     habits = QUEUES[request.param]
     store = SharedStore(clock, lease=LEASE, injector=FaultInjector(Random(SEED)), habits=habits)
     async with (
-        serving(plainly(store)) as port,
+        serving(opening(store)) as port,
         connected("127.0.0.1", port, Hello("one")) as remote,
     ):
         queues = remote.queues if request.param == "served" else store.queues

@@ -1,6 +1,7 @@
 """One api and two workers as real processes: the official client, and kills at any moment."""
 
 import random
+import signal
 import time
 import zipfile
 from collections import Counter
@@ -21,10 +22,12 @@ from tests.harness.cluster import Cluster, cluster
 from tests.harness.programs import Program
 from tests.harness.valkey import Valkey
 from tests.s3_server import S3Server
+from tests.seed import run_seed, sampled
 
 KEY = "an-api-key"
 QUICK: dict[str, Any] = {"timeout": 200.0, "poll_interval": 0.05}
 KINDS = ["ok", "ok", "ok", "flaky", "ok", "permanent", "ok", "slow"]
+GRACE = 3
 OPTIONS = {"flaky": "fails=1", "slow": "ms=40"}
 
 
@@ -101,6 +104,54 @@ def test_a_kill_of_each_process_changes_nothing_in_the_outcome(
         check_outcome(api, job_id, count)
 
 
+@pytest.mark.parametrize("queued", sampled([False, True], 1, of="kills over a store that fails"))
+def test_a_kill_of_each_process_changes_nothing_over_a_store_that_fails(
+    seaweedfs: S3Server, valkey: Valkey, gateway: Program, tmp_path: Path, queued: bool
+) -> None:
+    """Calls of the store are slow, throttled and not answered; its listings and queues misbehave."""
+    with (
+        cluster(
+            tmp_path,
+            gateway=gateway,
+            valkey=valkey,
+            s3=seaweedfs,
+            queued=queued,
+            faults=run_seed(),
+        ) as group,
+        _http(group, _Repeating(group)) as api,
+    ):
+        count = 200
+        body = {"tasks": [{"url": url} for url in urls_of(count)]}
+        job_id = _submit(api, body, {"Idempotency-Key": "the-job"})
+        for process in group.processes:
+            before = _completed(api, job_id)
+            until(lambda: _completed(api, job_id) in {count, *range(before + 1, count)})  # noqa: B023
+            process.kill()
+            group.start(process)
+        check_outcome(api, job_id, count)
+
+
+def test_sigterm_ends_a_worker_within_its_grace_although_the_store_does_not_answer(
+    seaweedfs: S3Server, valkey: Valkey, gateway: Program, tmp_path: Path
+) -> None:
+    environ = {"CONVEYOR_GRACE": f"{GRACE}s"}
+    with (
+        cluster(
+            tmp_path, gateway=gateway, valkey=valkey, s3=seaweedfs, workers=1, environ=environ
+        ) as group,
+        _http(group) as api,
+    ):
+        tasks = [{"url": f"https://hang.example/{number}"} for number in range(3)]
+        api.post("/jobs", json={"tasks": tasks}).raise_for_status()
+        until(lambda: _stats(gateway)["in_flight"] == len(tasks))
+        group.store.process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        [worker] = group.workers
+        assert worker.stop() == 0
+        # Without a deadline for all phases it would be 5 s for claims, the grace, and 5 s to settle.
+        assert time.monotonic() - began < GRACE + 5
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("queued", [False, True])
 def test_random_kills_of_every_process_change_nothing_in_the_outcome(
@@ -157,6 +208,28 @@ def check_outcome(api: httpx.Client, job_id: str, count: int, folder: str = "") 
             assert str(row["url"]).split("?")[0].encode() in page.content
 
 
+class _Repeating(httpx.HTTPTransport):
+    """What is answered 503, or not at all, is asked again; what has ended by itself is started."""
+
+    def __init__(self, group: Cluster) -> None:
+        super().__init__()
+        self._group = group
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        def ask() -> httpx.Response | None:
+            self._group.start_ended()
+            try:
+                answer = super(_Repeating, self).handle_request(request)
+            except httpx.TransportError:
+                return None
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                return answer
+            answer.close()
+            return None
+
+        return until(ask)
+
+
 def _submit(api: httpx.Client, body: object, key: dict[str, str]) -> str:
     """Submit until it is answered; the key makes it one job."""
 
@@ -182,5 +255,6 @@ def _stats(gateway: Program) -> dict[str, int]:
     return stats
 
 
-def _http(group: Cluster) -> httpx.Client:
-    return httpx.Client(base_url=group.url, headers={"X-API-Key": KEY}, timeout=200)
+def _http(group: Cluster, transport: httpx.BaseTransport | None = None) -> httpx.Client:
+    headers = {"X-API-Key": KEY}
+    return httpx.Client(base_url=group.url, headers=headers, timeout=200, transport=transport)

@@ -26,7 +26,8 @@ HANGING = {"tasks": [{"url": "https://hang.example/"}]}
 @pytest.fixture
 def environ(own_valkey: Valkey, gateway: Program, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Settings of processes that share every engine."""
-    with served_store() as store:
+    with served_store() as served:
+        store = served.url
         yield {
             "CONVEYOR_GATEWAY": gateway.url,
             "CONVEYOR_DATA": str(tmp_path / "data"),

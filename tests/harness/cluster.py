@@ -46,8 +46,9 @@ class Process:
     def kill(self) -> None:
         self._end(signal.SIGKILL)
 
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
+    def stop(self) -> int | None:
+        """End it gracefully; return its exit code."""
+        return self._end(signal.SIGTERM)
 
     def suspend(self) -> None:
         """Let it stand still, as a machine does that is short of memory."""
@@ -64,14 +65,24 @@ class Process:
         return self._process.poll()
 
     def wait_for(self, url: str) -> None:
-        assert self._process
-        wait_for(url, self._process)
+        """Wait until it answers. It is started again if it ends: a store that fails may refuse it."""
+        while True:
+            assert self._process
+            try:
+                wait_for(url, self._process)
+            except RuntimeError:
+                if self.exit_code is None:
+                    raise
+                self.start()
+            else:
+                return
 
-    def _end(self, how: signal.Signals) -> None:
-        if self._process:
-            self._process.send_signal(how)
-            self._process.wait()
-            self._process = None
+    def _end(self, how: signal.Signals) -> int | None:
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.send_signal(how)
+        return process.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,7 @@ class Cluster:
     url: str  # the base URL that clients take
     api: Process
     workers: Sequence[Process]
+    store: Program
     s3_address: str
     logs: Path
 
@@ -91,6 +103,12 @@ class Cluster:
         if process is self.api:
             process.wait_for(self.url)
 
+    def start_ended(self) -> None:
+        """Start again what has ended by itself, as a supervisor does."""
+        for process in self.processes:
+            if process.exit_code is not None:
+                self.start(process)
+
 
 @contextmanager
 def cluster(
@@ -102,10 +120,13 @@ def cluster(
     workers: int = 2,
     queued: bool = False,
     environ: Mapping[str, str] | None = None,
+    faults: str | None = None,
 ) -> Iterator[Cluster]:
+    """With a seed of `faults` the store fails: a process may then end at its start."""
     port, place = free_port(), s3.new_address()
     with ExitStack() as stack:
-        store = stack.enter_context(served_store())
+        served = stack.enter_context(served_store(faults))
+        store = served.url
         settings = {
             **s3.environ,
             **SHORT_LEASES,
@@ -130,18 +151,20 @@ def cluster(
         api = process("api", "api", "--port", str(port))
         numbers = range(1, workers + 1)
         others = [process(f"worker-{n}", "worker", "--metrics-port", "0") for n in numbers]
-        made = Cluster(f"http://127.0.0.1:{port}/v1", api, others, place, folder)
+        made = Cluster(f"http://127.0.0.1:{port}/v1", api, others, served, place, folder)
         for one in made.processes:
             made.start(one)
         yield made
 
 
 @contextmanager
-def served_store() -> Iterator[str]:
+def served_store(faults: str | None = None) -> Iterator[Program]:
     command = [sys.executable, "-m", "conveyor.testing.shared", "--lease", str(LEASE)]
+    command += ["--faults", faults] if faults else []
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout
-            yield process.stdout.readline().decode().strip()
+            yield Program(process, process.stdout.readline().decode().strip())
         finally:
             process.terminate()
+            process.send_signal(signal.SIGCONT)  # a test may have suspended it

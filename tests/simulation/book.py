@@ -167,7 +167,9 @@ class KnownRun:
             if not again:
                 told = {**origin, "run_id": self.id, "source_run_id": row["source_run_id"]}
                 told["scraped_at"] = origin.get("scraped_at", origin["updated_at"])
-                told["updated_at"] = max(row["updated_at"], origin["updated_at"])  # of the copy
+                told["updated_at"] = row["updated_at"]  # of the copy
+                age = _moment(row["updated_at"]) - _moment(origin["updated_at"])
+                assert age + self.job.skew >= timedelta(), f"copied before it stood: {row}"
                 assert row == told, f"inherited otherwise than it stood: {origin} -> {row}"
         if self.is_whole and self.copies is not None:
             assert self.rows.keys() == self.copies

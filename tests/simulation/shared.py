@@ -16,7 +16,7 @@ from hypothesis.stateful import precondition, rule
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.memory.coordination import MemoryCoordination
-from conveyor.adapters.memory.queues import NASTY
+from conveyor.adapters.memory.queues import CALM, NASTY, Habits
 from conveyor.app.engines import SCHEMES, open_engines
 from conveyor.app.rows import TaskEngine
 from conveyor.app.schemes import Opening, Scheme
@@ -47,8 +47,28 @@ from tests.simulation.world import (
 T = TypeVar("T")
 AHEAD = (timedelta(), timedelta(seconds=2), timedelta(seconds=-1))  # of the services' clocks
 LOSSY = msgspec.structs.replace(NASTY, lost=0.1)
-# Calls that are not answered would be in doubt for ever where two steps are interleaved.
-INTERLEAVED = StoreFaults(slow=ROUGH.slow, lagging=ROUGH.lagging)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Which kinds of fault a history meets."""
+
+    faults: StoreFaults = NONE
+    habits: Habits = CALM
+    ahead: Sequence[timedelta] = (timedelta(),) * len(AHEAD)
+    deaths: bool = False
+    races: bool = False  # steps in the middle of others
+
+    @property
+    def interleaved(self) -> StoreFaults:
+        """Faults of a step in whose middle another is made, or its process dies.
+
+        A call that was not answered would be in doubt for ever.
+        """
+        return msgspec.structs.replace(self.faults, throttled=0.0, lost=0.0)
+
+
+ALL_FAULTS = Conditions(faults=ROUGH, habits=LOSSY, ahead=AHEAD, deaths=True, races=True)
 
 
 class SharedFate(Fate):
@@ -105,6 +125,7 @@ class SharedWorld(World):
     count: int = 2
     seed: int = 0
     queued: bool = False
+    conditions: Conditions = ALL_FAULTS
     injector: FaultInjector = field(init=False)
     store: SharedStore = field(init=False)
     services: dict[int, Alive] = field(default_factory=dict)
@@ -114,9 +135,10 @@ class SharedWorld(World):
     def __post_init__(self) -> None:
         World.__post_init__(self)
         self.lags = True
-        self.skew = max(AHEAD) - min(AHEAD)
+        self.skew = max(self.conditions.ahead) - min(self.conditions.ahead)
         self.injector = FaultInjector(Random(self.seed))
-        self.store = SharedStore(self.clock, lease=LEASE, injector=self.injector, habits=LOSSY)
+        habits = self.conditions.habits
+        self.store = SharedStore(self.clock, lease=LEASE, injector=self.injector, habits=habits)
         self.coordination = MemoryCoordination(self.clock, lease=LEASE)
         self.fate = SharedFate(self.injector)
 
@@ -147,7 +169,7 @@ class SharedWorld(World):
             lease=LEASE,
             sync_tasks=SYNC_TASKS,
         )
-        clock = SkewedClock(self.clock, AHEAD[number])
+        clock = SkewedClock(self.clock, self.conditions.ahead[number])
         stack = AsyncExitStack()
         life = Life(cast("SharedFate", self.fate))
         with _simulated(lambda holder: self.store.open(clock=clock, holder=holder)):
@@ -290,12 +312,26 @@ class SharedMachine(Machine):
 
     world: SharedWorld
 
-    def __init__(self, runner: asyncio.Runner, folder: Path, *, count: int, seed: int) -> None:
-        self.count, self.seed = count, seed
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        folder: Path,
+        *,
+        count: int,
+        seed: int,
+        conditions: Conditions = ALL_FAULTS,
+    ) -> None:
+        self.count, self.seed, self.conditions = count, seed, conditions
         super().__init__(runner, folder)
 
     def new_world(self, folder: Path) -> World:
-        return SharedWorld(folder, count=self.count, seed=self.seed, queued=bool(self.seed % 2))
+        return SharedWorld(
+            folder,
+            count=self.count,
+            seed=self.seed,
+            queued=bool(self.seed % 2),
+            conditions=self.conditions,
+        )
 
     @rule(number=st.integers(0, 2))
     def switch(self, number: int) -> None:
@@ -310,7 +346,10 @@ class SharedMachine(Machine):
         self.runner.run(self._restart())
 
     async def _go(self, step: Doing, fault: Fault | None) -> None:
-        self.world.injector.faults = INTERLEAVED if fault else ROUGH
+        if fault and not (self.conditions.races if fault.meanwhile else self.conditions.deaths):
+            fault = None
+        conditions = self.conditions
+        self.world.injector.faults = conditions.interleaved if fault else conditions.faults
         self.world.injector.counted.clear()
         try:
             await super()._go(step, fault)
@@ -325,6 +364,10 @@ class SharedMachine(Machine):
                 await blow()
 
         return meanwhile if fault.meanwhile else blow
+
+    async def _restart(self, nth: int = -1) -> None:
+        if self.conditions.deaths:
+            await super()._restart(nth)
 
     async def _control(self, times: int) -> Sequence[KnownJob]:
         try:

@@ -12,7 +12,7 @@ from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.seed import run_seed
-from tests.simulation.shared import SharedMachine
+from tests.simulation.shared import ALL_FAULTS, Conditions, SharedMachine
 from tests.simulation.test_histories import CHOSEN, STEPS
 
 # Not shrunk: each of the shorter histories would meet other faults.
@@ -41,7 +41,14 @@ def test_many_histories_of_several_services_keep_what_callers_were_told(
     make_shared_histories(tmp_path, MANY_HISTORIES, services=services, first_seed=first)
 
 
-def make_shared_histories(folder: Path, wanted: int, *, services: int, first_seed: int) -> None:
+def make_shared_histories(
+    folder: Path,
+    wanted: int,
+    *,
+    services: int,
+    first_seed: int,
+    conditions: Conditions = ALL_FAULTS,
+) -> None:
     numbers, whole = count(first_seed), 0
     last: SharedMachine | None = None
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -51,7 +58,9 @@ def make_shared_histories(folder: Path, wanted: int, *, services: int, first_see
             def begin(number: int = number) -> SharedMachine:
                 nonlocal whole, last
                 whole += last is not None and last.steps >= STEPS
-                last = SharedMachine(runner, folder / "data", count=services, seed=number)
+                last = SharedMachine(
+                    runner, folder / "data", count=services, seed=number, conditions=conditions
+                )
                 return last
 
             try:

@@ -1,4 +1,4 @@
-"""StoreFaults that a shared store shows its services, as distributed engines do, by a seed."""
+"""Faults that a shared store shows its services, as distributed engines do, by a seed."""
 
 import asyncio
 import inspect
@@ -35,6 +35,7 @@ class StoreFaults(msgspec.Struct, frozen=True, kw_only=True):
     """How often, from 0 to 1, something goes wrong that the ports allow."""
 
     slow: float = 0.0  # a call waits for others: a transaction that conflicts and is retried
+    delay: timedelta = timedelta()  # that a slow call waits at most; if zero, for other calls only
     throttled: float = 0.0  # a call has no effect and raises `Unavailable`
     lost: float = 0.0  # a call takes effect and raises `Unavailable`: its answer was lost
     lagging: float = 0.0  # an entry of an index stays behind for one more listing
@@ -43,6 +44,7 @@ class StoreFaults(msgspec.Struct, frozen=True, kw_only=True):
 
 NONE = StoreFaults()
 ROUGH = StoreFaults(slow=0.3, throttled=0.02, lost=0.02, lagging=0.4)
+SERVED_ROUGH = msgspec.structs.replace(ROUGH, delay=timedelta(milliseconds=50))
 
 
 class FaultInjector:
@@ -79,8 +81,7 @@ class FaultyPort:
 
         async def call(*given: Any, **named: Any) -> Any:
             if injector.happens("slow"):
-                for _ in range(injector.random.randint(1, MOST_TURNS)):
-                    await asyncio.sleep(0)
+                await self._wait()
             if injector.happens("throttled"):
                 raise Unavailable(f"{target.__qualname__} was throttled")
             result = await target(*given, **named)
@@ -89,6 +90,14 @@ class FaultyPort:
             return result
 
         return call
+
+    async def _wait(self) -> None:
+        injector = self._injector
+        if injector.faults.delay:
+            await asyncio.sleep(injector.random.random() * injector.faults.delay.total_seconds())
+            return
+        for _ in range(injector.random.randint(1, MOST_TURNS)):
+            await asyncio.sleep(0)
 
 
 class LaggingMetadata(MemoryMetadata):

@@ -13,8 +13,8 @@ HOST = "127.0.0.1"
 OpenPorts = Callable[[Hello], SharedPorts]
 
 
-def plainly(store: SharedStore) -> OpenPorts:
-    """Open the store for each service that connects, without faults."""
+def opening(store: SharedStore) -> OpenPorts:
+    """Open the store for each service that connects, with the faults that it has."""
 
     def open_ports(hello: Hello) -> SharedPorts:
         clock = SkewedClock(store.clock, timedelta(seconds=hello.ahead))
