@@ -142,7 +142,7 @@ async def test_a_service_with_an_engine_that_does_not_answer_is_not_ready(
 async def test_readiness_waits_for_no_engine_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(services, "READY_WITHIN", timedelta(milliseconds=20))
+    monkeypatch.setattr(services, "READY_WITHIN", timedelta(seconds=1))
     async with _api_without("bodies", tmp_path, engine=_Hanging()) as api:
         answer = await api.get("/readyz")
     assert answer.status_code == 503
