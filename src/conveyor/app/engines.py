@@ -324,13 +324,14 @@ async def open_offline(settings: Settings, *, writable: bool = False) -> AsyncIt
         )
         metadata = await _open(METADATA, opening, settings.metadata)
         tasks = await _open(TASKS, opening, settings.tasks)
-        work, _ = await _open_work(opening, tasks)
+        work, queues = await _open_work(opening, tasks)
         yield Stores(
             clock=clock,
             ids=ids,
             metadata=metadata,
             tasks=tasks.tasks,
             work=work,
+            queues=queues,
             control_queue=await _open(CONTROL_QUEUE, opening, settings.control_queue),
             bodies=await _open(BODIES, opening, settings.bodies),
             blobs=await _open(BLOBS, opening, settings.blobs),

@@ -13,6 +13,7 @@ from conveyor.cli.admin import OfflineAdmin, open_admin
 from conveyor.domain.api_key import NewKey
 from conveyor.domain.audit import DoctorEvent, DoctorScope, Environment, Finding
 from conveyor.domain.control_queue import ControlMessage
+from conveyor.domain.ids import RunId
 from conveyor.domain.job import PURGE
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.ports.coordination import Member
@@ -23,6 +24,7 @@ from tests.harness.shared_engines import SharedEngines
 A_MEMBER = Member(
     id="one", role="worker", host="here", version="1", started_at=datetime(2026, 1, 1, tzinfo=UTC)
 )
+AN_OLD_RUN = RunId("01HZZZZZZZZZZZZZZZZZZZZZZY")
 A_PURGE = ControlMessage(kind=PURGE, subject="a job", payload={"id": "01HZZZZZZZZZZZZZZZZZZZZZZZ"})
 
 
@@ -83,6 +85,28 @@ def test_the_doctor_is_patient_if_it_cannot_tell_who_is_alive(
 
     monkeypatch.setattr(shared.coordination, "members", away)
     assert _examined(shared.settings())[0] == []
+
+
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_the_doctor_looks_at_the_queues_of_runs(
+    shared: SharedEngines, monkeypatch: pytest.MonkeyPatch, *, is_alive: bool
+) -> None:
+    queues = shared.use_queues(monkeypatch)
+    settings = shared.settings(queues="here:")
+    if is_alive:
+        _run(shared.coordination.announce(A_MEMBER, life=timedelta(minutes=1)))
+    _run(_one_task(shared))
+    assert _examined(settings)[0] == ["lost_message"]  # it has no queue
+
+    _run(queues.open(RUN))
+    assert _examined(settings)[0] == []
+    _run(queues.open(AN_OLD_RUN))
+    assert _examined(settings)[0] == ["orphan_queue"]
+
+
+async def _one_task(shared: SharedEngines) -> None:
+    await shared.metadata.commit(a_job(), a_run(total=1, next_index=1))
+    await add_rows(shared.tasks, RUN, new_tasks(n=1))
 
 
 async def _one_dead_letter(shared: SharedEngines) -> None:

@@ -19,6 +19,7 @@ class Repair:
     step: MissedStep
     act: Act
     at_first_sight: bool = False  # judged by age alone: no second pass is needed
+    is_precaution: bool = False  # made at a start, without a sign that the step is missing
 
 
 @dataclass(frozen=True, slots=True)

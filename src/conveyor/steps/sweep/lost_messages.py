@@ -88,7 +88,7 @@ class LostMessages:
         return await self.queues.opened(limit=CHUNK, after=after)
 
     async def _run(self, run: Run, counts: Counts, patient: bool) -> SweepAction | None:
-        """A run whose counts stand still, or whose queue is gone."""
+        """A run whose counts stand still, or whose queue is gone; at a start any with open tasks."""
         if run.is_paused or not open_tasks(run, counts):
             self.standing.pop(run.id, None)
             return None
@@ -115,7 +115,12 @@ class LostMessages:
         )
         act = partial(self._enqueue, run.id, standing, opens=is_gone)
         is_old = self.clock.now() - run.created_at >= OPENING
-        return Repair(missed, act, at_first_sight=is_still or (is_gone and is_old))
+        return Repair(
+            missed,
+            act,
+            at_first_sight=is_still or (is_gone and is_old),
+            is_precaution=not (is_still or is_gone),
+        )
 
     async def _is_in_progress(self, run_id: RunId) -> bool:
         """Whether a worker holds a task of the run."""

@@ -109,7 +109,7 @@ class Sweeper:
             entries = rows(partial(_read, check), start="", key=lambda entry: entry[0])
             async for position, judge in entries:
                 action = await self._judged(judge, position, patient=patient)
-                if isinstance(action, Repair):
+                if isinstance(action, Repair) and not action.is_precaution:
                     yield action.step
 
     async def _lapsed(self, run: Run, overdue: timedelta) -> AsyncIterator[Task]:

@@ -35,6 +35,7 @@ from conveyor.steps.shared.attempt import CallResult, FinishedAttempt
 from conveyor.steps.sweep import sweeper as sweep_step
 from conveyor.steps.sweep.checks import YOUNG
 from conveyor.testing.factories import a_file_input, an_export
+from conveyor.testing.memory.bodies import MemoryBodies
 from tests.harness.file_inputs import small_chunks, submitted_list, urls
 from tests.harness.memory_service import (
     A_PAGE,
@@ -341,7 +342,7 @@ async def test_a_body_that_cannot_be_read_is_told_and_the_rest_is_looked_at() ->
     assert found == ["body_unreadable"] * 3
 
 
-async def test_a_body_that_no_row_refers_to_is_told() -> None:
+async def test_a_body_that_no_row_refers_to_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     house, job_id, run_id = await _drained()
     job = await house.job(job_id)
     first, *_, last = await house.rows(run_id)
@@ -355,6 +356,10 @@ async def test_a_body_that_no_row_refers_to_is_told() -> None:
 
     assert [one.code for one in found] == ["body_orphaned"] * 2
     assert [one.task_id for one in found] == [name.task_id for name in strays]
+    assert {one.severity for one in found} == {Severity.WRONG}
+
+    monkeypatch.setattr(MemoryBodies, "is_swept", False)  # several processes write to it
+    assert {one.severity for one in await examined(house)} == {Severity.NOTE}
 
 
 async def test_only_so_many_of_a_kind_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
