@@ -126,5 +126,8 @@ class ControlQueue(DeadLetters, Protocol):
         ...
 
     async def dead_letter(self, message: ReceivedMessage, reason: str) -> None:
-        """Take a message off the queue, and keep it as a dead letter with the reason."""
+        """Take a message off the queue, and keep it as a dead letter with the reason.
+
+        The payload that is kept is that of the given message, not that of the one that was received.
+        """
         ...

@@ -32,7 +32,7 @@ FIRST_DELAY = timedelta(seconds=1)
 LONGEST_DELAY = timedelta(minutes=5)
 UNAVAILABLE_SINCE = "unavailable_since"  # in a payload, next to what the handler put there
 
-FULL_FOR = 1.0  # seconds for which a caller without a free slot is left alone
+SLOT_WAIT = 1.0  # seconds for which a caller without a free slot is left alone
 
 ONE_SLOT = SlotLimits(slots=1, per_caller=1)
 
@@ -180,7 +180,7 @@ class ControlWorker:
             if is_held:
                 await self._process(message)
                 return
-        self._full_until[message.group] = self._clock.monotonic() + FULL_FOR
+        self._full_until[message.group] = self._clock.monotonic() + SLOT_WAIT
         # Not `retry_later`: that would count towards the deliveries after which it is given up.
         await self.control_queue.resend(message, message.payload, deliveries=message.deliveries - 1)
 
@@ -283,7 +283,11 @@ class ControlWorker:
             payload=dict(message.payload),
             why=reason,
         )
-        await self.control_queue.dead_letter(message, reason)
+        # Redriven, it starts over: the outage that ended it does not count again.
+        payload = _without_outage(message.payload)
+        await self.control_queue.dead_letter(
+            msgspec.structs.replace(message, payload=payload), reason
+        )
 
 
 def _without_outage(payload: Payload) -> Payload:

@@ -161,6 +161,24 @@ async def test_a_message_is_given_up_when_its_engine_is_away_for_over_a_day() ->
     assert timedelta(days=1) <= desk.clock.now() - begun < timedelta(days=1, hours=2)
 
 
+async def test_a_message_that_is_redriven_outlives_another_outage() -> None:
+    desk = Desk()
+    desk.fails_with = Unavailable("the engine is away")
+    await desk.control_queue.send(MESSAGE)
+    while not await desk.control_queue.dead_letters(limit=9):
+        await desk.control_worker.step()
+        desk.clock.advance(LONGEST_DELAY)
+
+    [dead] = await desk.control_queue.dead_letters(limit=9)
+    assert dead.payload == PAYLOAD
+    await desk.control_queue.redrive(dead.id)
+    for _ in range(2 * MOST_DELIVERIES):
+        await desk.control_worker.step()
+        desk.clock.advance(LONGEST_DELAY)
+
+    assert await desk.control_queue.dead_letters(limit=9) == []
+
+
 async def test_progress_ends_the_count_of_an_outage() -> None:
     desk = Desk()
 

@@ -45,7 +45,8 @@ RESEND = f"""
 UPDATE control_message SET id = ?, payload = ?, due_at = ?, deliveries = ?, held = 0 {HELD}
 """
 DEAD_LETTER = f"""
-UPDATE control_message SET due_at = NULL, held = 0, reason = ?, dead_lettered_at = ? {HELD}
+UPDATE control_message
+   SET due_at = NULL, held = 0, payload = ?, reason = ?, dead_lettered_at = ? {HELD}
 """
 
 DEAD_COLUMNS = "id, kind, payload, reason, dead_lettered_at"
@@ -130,7 +131,8 @@ class SqliteControlQueue:
         await self._settle(message, RESEND, self._ids.new(), text, self._now(), deliveries)
 
     async def dead_letter(self, message: ReceivedMessage, reason: str) -> None:
-        await self._settle(message, DEAD_LETTER, reason, self._now())
+        payload = msgspec.json.encode(message.payload).decode()
+        await self._settle(message, DEAD_LETTER, payload, reason, self._now())
 
     async def dead_letters(self, *, limit: int, after: str = "") -> Sequence[DeadLetter]:
         return await self._database.read(

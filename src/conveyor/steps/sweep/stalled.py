@@ -13,7 +13,7 @@ import msgspec
 from conveyor.domain.audit import MissedStep
 from conveyor.domain.batch import Batch, ingest_message
 from conveyor.domain.control_queue import ControlMessage
-from conveyor.domain.export import Export, ExportStatus, export_message, files_of
+from conveyor.domain.export import Export, export_message, files_of
 from conveyor.domain.ids import RunId
 from conveyor.domain.job import TOMBSTONE_LIFE, Deletion, Job, purge_message
 from conveyor.domain.run import Run
@@ -134,25 +134,20 @@ class StalledWork:
         return [(export.id, partial(self._export, export)) for export in page]
 
     async def _export(self, export: Export, patient: bool) -> SweepAction | None:
-        """An export that is kept no longer; or one that was not begun and whose message was lost.
+        """An export that is kept no longer; or one that has not ended and whose message was lost.
 
-        An export that was begun is left alone: its message outlives its worker, and a second
-        message would let a second worker write it at the same time. Only a queue that forgets may
-        have lost it.
+        If a worker is writing it all the same, that worker gives up: the next one claims the export.
         """
         if self.clock.now() >= export.kept_until:
             return Removal("export", partial(self._remove_export, export))
-        is_left = export.has_ended or (
-            export.status is not ExportStatus.PENDING and not self.forgets
-        )
-        if is_left or (patient and self._is_recent(export.sent_at)):
+        if export.has_ended or (patient and self._is_recent(export.sent_at)):
             return None
         if await self._is_live(export_message(export)):
             return None
         missed = MissedStep(
             action="unfinished_export",
             key=f"export {export.id} {export.version}",
-            what=f"its export {export.id} was not begun; its message was last sent at "
+            what=f"its export {export.id} is {export.status}; its message was last sent at "
             f"{export.sent_at:%Y-%m-%d %H:%M:%S}",
             job_id=export.job_id,
             run_id=export.run_id,
@@ -163,7 +158,7 @@ class StalledWork:
         try:
             await self.metadata.commit(msgspec.structs.replace(export, sent_at=self.clock.now()))
         except Stale:
-            return 0  # a worker has begun it, or another sweeper repairs it too
+            return 0  # a worker has begun or ended it, or another sweeper repairs it too
         return int(await self.control_queue.send(export_message(export)))
 
     async def _remove_export(self, export: Export) -> int:

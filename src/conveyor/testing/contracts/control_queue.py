@@ -237,6 +237,22 @@ class DeadLettersContract:
 
         assert [message.id for message in listed] == sorted(names)
 
+    async def test_a_dead_letter_keeps_the_payload_that_it_is_given(self, engine: Engine) -> None:
+        await engine.control_queue.send(a_message())
+        message = await _next(engine)
+        assert message is not None
+        changed = msgspec.structs.replace(message, payload={"id": "changed"})
+
+        await engine.control_queue.dead_letter(changed, "for a test")
+
+        [dead] = await engine.control_queue.dead_letters(limit=9)
+        assert dead.payload == changed.payload
+        await engine.control_queue.redrive(dead.id)
+        again = await _next(engine)
+        assert again is not None
+        assert again.payload == changed.payload
+        await engine.control_queue.ack(again)
+
     async def test_a_redriven_message_is_due_at_once_and_starts_over(self, engine: Engine) -> None:
         message = await _given_dead_letter(engine)
 

@@ -12,6 +12,7 @@ from conveyor.domain.export import (
     begun,
     completed,
     export_blob,
+    export_message,
     exports_of,
 )
 from conveyor.domain.failure import FailureReason
@@ -224,15 +225,28 @@ async def test_an_export_that_nobody_began_is_asked_for_again_once_in_a_while() 
     assert await house.handle_messages() == 1
 
 
-async def test_an_export_that_was_begun_is_its_messages_alone() -> None:
+async def test_an_export_that_was_begun_is_left_to_its_message() -> None:
     house = a_house()
     export = await _export(house)
+    await house.control_queue.send(export_message(export))
+    assert await house.control_queue.receive(1, lease=timedelta(days=1))
     await house.metadata.commit(begun(export))
 
     await house.sweep_later()
     await house.sweep.at_start([])
 
     assert not house.swept
+
+
+async def test_an_export_that_was_begun_and_lost_its_message_is_made_again() -> None:
+    house = a_house()
+    export = await _export(house)
+    await house.metadata.commit(begun(export))
+
+    await house.sweep_later()
+
+    assert house.swept == {"unfinished_export": 1}
+    assert await house.handle_messages() == 1
 
 
 async def test_an_export_that_moves_between_two_sweeps_is_left_alone() -> None:
