@@ -281,7 +281,7 @@ def is_full(bucket: Bucket, now: float, *, rate: float, burst: int) -> bool:
 # Bounced messages.
 
 SHORTEST_HIDING = timedelta(seconds=5)
-LONGEST_HIDING = timedelta(minutes=5)
+LONGEST_FUTILE_HIDING = timedelta(minutes=5)
 
 
 def futile_receives(task: Task, receives: int) -> int:
@@ -299,5 +299,5 @@ def hidden_for(task_id: TaskId, times: int) -> timedelta:
     Queues count receives, and give up a message that has too many. Up to a quarter is taken off the
     delay, so that messages which were hidden together do not return together.
     """
-    base = backoff(times, first=SHORTEST_HIDING, longest=LONGEST_HIDING)
+    base = backoff(times, first=SHORTEST_HIDING, longest=LONGEST_FUTILE_HIDING)
     return base * (1 - spread(f"{task_id}/{times}") / 4)

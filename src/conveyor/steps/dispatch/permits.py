@@ -25,7 +25,7 @@ from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, InFlight
 from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
 
 PROBE = "gateway-probe"
-FULL_FOR = 0.25  # seconds for which a key without a permit is not asked for more
+KEY_PERMIT_WAIT = 0.25  # seconds for which a key without a permit is not asked for more
 
 HostPermits = dict[tuple[ActiveRun, str], list[str]]  # of the hosts of runs
 
@@ -87,7 +87,7 @@ class Permits:
             name = key_permit_name(key.digest)
             if name in wants and len(reserved.get(name, ())) < wants[name].want:
                 assert key.permits is not None
-                key.permits.full_until = now + FULL_FOR
+                key.permits.full_until = now + KEY_PERMIT_WAIT
         if free:
             await self._match(grants, have, free, reserved)
         return have
