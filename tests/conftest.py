@@ -25,7 +25,12 @@ LOGGED: list[structlog.types.Processor] = [
     structlog.processors.format_exc_info,
     structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
 ]
-pytest_plugins = ["tests.emulators", "tests.harness.valkey", "tests.s3_server"]
+pytest_plugins = [
+    "tests.emulators",
+    "tests.harness.postgres",
+    "tests.harness.valkey",
+    "tests.s3_server",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

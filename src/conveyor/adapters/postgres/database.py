@@ -1,0 +1,183 @@
+"""A PostgreSQL database: pools of connections, and the border at which its errors end.
+
+Errors of the driver and of the server become `Unavailable` or `StorageFull` here, and nowhere else.
+Deadlocks and serialisation failures are retried here: the server has rolled their transaction back.
+
+| pool | for | why of its own |
+|---|---|---|
+| general | records, messages, reads of tasks | |
+| work | claims and settles | plans its statements by index only, see `BY_INDEX` |
+| reserved | renewals | must not wait behind the others: a lease would end |
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum
+from typing import Any, TypeVar
+
+import asyncpg
+
+from conveyor.adapters.postgres.address import PostgresAddress
+from conveyor.errors import StorageFull, Unavailable
+
+T = TypeVar("T")
+Connection = Any  # of asyncpg, which has no types
+Operation = Callable[[Connection], Awaitable[T]]
+
+ACQUIRED_WITHIN = 10.0  # seconds to wait for a free connection, and to connect
+ANSWERED_WITHIN = 30.0  # seconds for one statement
+IDLE = 300.0  # seconds after which a connection that nothing uses is closed
+TRIES = 5  # of a transaction that the server rolls back for the sake of others
+CLOSED_WITHIN = 10.0
+SESSION = {
+    "application_name": "conveyor",
+    "timezone": "UTC",
+    "jit": "off",  # compiling takes longer than any of our statements
+    "statement_timeout": "25s",  # before the client gives up, so that nothing runs on unseen
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+# Statements over many keys join a list of unknown length with a table. The planner guesses that length,
+# and may read a whole table instead of the rows by their keys.
+BY_INDEX = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+ROLLED_BACK = {"40001", "40P01"}  # for the sake of another transaction
+DISK_FULL = "53100"
+NO_TABLE = "42P01"
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
+
+class Pool(Enum):
+    GENERAL = "general"
+    WORK = "work"
+    RESERVED = "reserved"
+
+
+class _Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
+    """A connection that needs no reset: no statement of ours changes the state of its session."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class PostgresDatabase:
+    """`open_database` makes it. It connects when it is first used."""
+
+    def __init__(self, address: PostgresAddress, pools: dict[Pool, Any]) -> None:
+        self.address = address
+        self._pools = pools
+
+    async def fetch(self, statement: str, *values: Any, pool: Pool = Pool.GENERAL) -> Sequence[Any]:
+        """Run one statement, which is a transaction by itself, and return its rows."""
+        return await self.run(lambda connection: connection.fetch(statement, *values), pool=pool)
+
+    async def first(self, statement: str, *values: Any, pool: Pool = Pool.GENERAL) -> Any:
+        """Run one statement and return its first row, or None."""
+        return await self.run(lambda connection: connection.fetchrow(statement, *values), pool=pool)
+
+    async def transact(self, operation: Operation[T], *, pool: Pool = Pool.GENERAL) -> T:
+        """Run an operation in a transaction.
+
+        The operation may run several times, of which one takes effect, so it must have no effect
+        besides its statements.
+        """
+
+        async def inside(connection: Connection) -> T:
+            async with connection.transaction():
+                return await operation(connection)
+
+        return await self.run(inside, pool=pool)
+
+    async def run(self, operation: Operation[T], *, pool: Pool = Pool.GENERAL) -> T:
+        """Run an operation on a connection. Each of its statements is a transaction by itself."""
+        for left in reversed(range(TRIES)):
+            try:
+                async with (
+                    self._own_errors(),
+                    self._pools[pool].acquire(timeout=ACQUIRED_WITHIN) as connection,
+                ):
+                    return await operation(connection)
+            except Unavailable as error:
+                if not left or _code(error.__cause__) not in ROLLED_BACK:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    @asynccontextmanager
+    async def _own_errors(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except FAILURES as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> Unavailable:
+        code = _code(error)
+        kind = StorageFull if code == DISK_FULL else Unavailable
+        why = str(error) or "no answer in time"
+        hint = ": run `conveyor migrate`" if code == NO_TABLE else ""
+        return kind(f"PostgreSQL at {self.address}: {why}{f' ({code})' if code else ''}{hint}")
+
+
+@asynccontextmanager
+async def open_database(address: PostgresAddress) -> AsyncIterator[PostgresDatabase]:
+    """Open the pools of a database. Nothing is sent before the first call."""
+    work = (address.connections - 1) // 2
+    pools = {
+        Pool.GENERAL: _pool(address, address.connections - 1 - work, SESSION),
+        Pool.WORK: _pool(address, work, SESSION | BY_INDEX),
+        Pool.RESERVED: _pool(address, 1, SESSION | BY_INDEX),
+    }
+    for pool in pools.values():
+        await pool  # which does not connect, because it may be empty
+    try:
+        yield PostgresDatabase(address, pools)
+    finally:
+        for pool in pools.values():
+            await _close(pool)
+
+
+def _pool(address: PostgresAddress, size: int, session: dict[str, str]) -> Any:
+    return asyncpg.create_pool(
+        host=address.host,
+        port=address.port,
+        user=address.user,
+        password=address.password,
+        database=address.database,
+        ssl=_tls(address),
+        min_size=0,
+        max_size=size,
+        max_inactive_connection_lifetime=IDLE,
+        connection_class=_Session,
+        command_timeout=ANSWERED_WITHIN,
+        timeout=ACQUIRED_WITHIN,
+        # A pooler gives each transaction another connection, which does not know the statements that
+        # were prepared on the one before, and refuses settings of a session.
+        statement_cache_size=0 if address.pooled else 200,
+        server_settings={} if address.pooled else session,
+    )
+
+
+def _tls(address: PostgresAddress) -> ssl.SSLContext | str:
+    if not address.tls.startswith("verify"):
+        return address.tls
+    context = ssl.create_default_context(cafile=address.ca)
+    context.check_hostname = address.tls == "verify-full"
+    return context
+
+
+async def _close(pool: Any) -> None:
+    try:
+        async with asyncio.timeout(CLOSED_WITHIN):
+            await pool.close()
+    except FAILURES:
+        pool.terminate()
+
+
+def _code(error: BaseException | None) -> str | None:
+    """The SQLSTATE of an error of the server."""
+    return getattr(error, "sqlstate", None)

@@ -1,0 +1,78 @@
+"""The schema of a PostgreSQL database, and its upgrades while processes of two releases run.
+
+Scripts are numbered. A release knows the schema of its last script, n, and also runs on n + 1: its
+successor upgrades the schema first and replaces the processes then. So a script only adds what the
+release before it can ignore (expand), and what a release no longer uses is removed by a script of the
+release after it (contract).
+"""
+
+from collections.abc import Sequence
+from importlib.resources import files
+
+from conveyor.adapters.postgres.database import Connection, PostgresDatabase
+from conveyor.errors import RefusedToStart, Unavailable
+
+LOCK = 0x636F6E76  # of the advisory lock that one migration at a time holds
+WITHIN = 24 * 3600.0  # seconds for one script, or for another migration to end
+HAS_VERSIONS = "SELECT to_regclass('schema_version') IS NOT NULL"
+VERSION = "SELECT coalesce(max(version), 0) FROM schema_version"
+
+
+def migrations() -> list[tuple[int, str]]:
+    """(version, script) of each schema change, in order."""
+    folder = files("conveyor.adapters.postgres") / "migrations"
+    scripts = sorted(
+        (item for item in folder.iterdir() if item.name.endswith(".sql")),
+        key=lambda item: item.name,
+    )
+    return [(int(item.name[:4]), item.read_text()) for item in scripts]
+
+
+async def migrate(database: PostgresDatabase) -> Sequence[int]:
+    """Run the scripts that the database lacks, in one transaction; return their versions."""
+
+    async def operation(connection: Connection) -> list[int]:
+        await connection.execute("SET LOCAL statement_timeout = 0")
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK, timeout=WITHIN)
+        have = await _version(connection)
+        missing = [(version, script) for version, script in migrations() if version > have]
+        for version, script in missing:
+            await connection.execute(script, timeout=WITHIN)
+            await connection.execute("INSERT INTO schema_version (version) VALUES ($1)", version)
+        return [version for version, _ in missing]
+
+    return await database.transact(operation)
+
+
+async def missing_migrations(database: PostgresDatabase) -> Sequence[int]:
+    """Return the versions that `migrate` would add."""
+    have = await database.transact(_version)
+    return [version for version, _ in migrations() if version > have]
+
+
+async def check_schema(database: PostgresDatabase) -> None:
+    """Raise `RefusedToStart` unless this release can use the schema.
+
+    A database that does not answer is no reason to refuse: it may be back in a moment.
+    """
+    try:
+        have = await database.transact(_version)
+    except Unavailable:
+        return
+    known = migrations()[-1][0]
+    if have < known:
+        raise RefusedToStart(
+            f"the database {database.address} has schema {have}, and this release needs {known}: "
+            "run `conveyor migrate`"
+        )
+    if have > known + 1:
+        raise RefusedToStart(
+            f"the database {database.address} has schema {have}, and this release knows those up to "
+            f"{known + 1}: upgrade Conveyor"
+        )
+
+
+async def _version(connection: Connection) -> int:
+    if not await connection.fetchval(HAS_VERSIONS):
+        return 0
+    return int(await connection.fetchval(VERSION))

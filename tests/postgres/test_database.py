@@ -1,0 +1,228 @@
+"""The border to the server: its schema, its errors, and connections that must stay free."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from conveyor.adapters.postgres.address import PostgresAddress
+from conveyor.adapters.postgres.database import Connection, Pool, PostgresDatabase, open_database
+from conveyor.adapters.postgres.schema import (
+    check_schema,
+    migrate,
+    migrations,
+    missing_migrations,
+)
+from conveyor.errors import RefusedToStart, StorageFull, Unavailable
+from tests.harness.postgres import TestDatabases, a_postgres, address_at, connected
+from tests.harness.programs import free_port
+
+LATEST = migrations()[-1][0]
+COLUMNS = """
+SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default
+  FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2
+"""
+OPTIONS = "SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+INDEXES = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1"
+RAISED = "DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{}'; END $$"
+
+
+async def test_the_schema_is_what_the_migrations_replay_to(postgres_18: TestDatabases) -> None:
+    replayed, written = await postgres_18.create(), await postgres_18.create()
+    async with open_database(replayed) as database:
+        await migrate(database)
+    async with connected(written) as connection:
+        await connection.execute((files("conveyor.adapters.postgres") / "schema.sql").read_text())
+
+    assert await _schema(replayed) == await _schema(written)
+
+
+async def test_migrations_at_the_same_time_run_each_script_once(
+    postgres_18: TestDatabases,
+) -> None:
+    address = await postgres_18.create()
+    async with open_database(address) as database:
+        assert await missing_migrations(database) == [version for version, _ in migrations()]
+
+        done = await asyncio.gather(*[migrate(database) for _ in range(4)])
+
+        assert sorted(map(list, done)) == [[], [], [], [version for version, _ in migrations()]]
+        assert await missing_migrations(database) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [
+        (None, "conveyor migrate"),
+        (LATEST - 1, "conveyor migrate"),
+        (LATEST, None),
+        (LATEST + 1, None),
+        (LATEST + 2, "upgrade"),
+    ],
+)
+async def test_a_release_runs_on_its_schema_and_on_the_next(
+    postgres_18: TestDatabases, version: int | None, remedy: str | None
+) -> None:
+    address = await postgres_18.create()
+    if version is not None:
+        async with connected(address) as connection:
+            await connection.execute("CREATE TABLE schema_version (version integer)")
+            await connection.execute("INSERT INTO schema_version VALUES ($1)", version)
+    async with open_database(address) as database:
+        if remedy is None:
+            await check_schema(database)
+            return
+        with pytest.raises(RefusedToStart, match=remedy):
+            await check_schema(database)
+
+
+async def test_a_server_that_does_not_answer_is_no_reason_to_refuse_the_start() -> None:
+    async with open_database(address_at(free_port(), "nowhere")) as database:
+        await check_schema(database)
+
+
+async def test_transactions_that_deadlock_are_retried(postgres_18: TestDatabases) -> None:
+    async with _with_counter(postgres_18, "a", "b") as database:
+        both = asyncio.Barrier(2)
+
+        def crossing(first: str, second: str) -> Any:
+            tries = 0
+
+            async def operation(connection: Connection) -> int:
+                nonlocal tries
+                tries += 1
+                await connection.execute("UPDATE one SET n = n + 1 WHERE name = $1", first)
+                if tries == 1:
+                    await both.wait()
+                await connection.execute("UPDATE one SET n = n + 1 WHERE name = $1", second)
+                return tries
+
+            return database.transact(operation)
+
+        tries = await asyncio.gather(crossing("a", "b"), crossing("b", "a"))
+
+        assert sorted(tries) == [1, 2]
+        assert [row["n"] for row in await database.fetch("SELECT n FROM one")] == [2, 2]
+
+
+async def test_statements_that_cannot_be_serialised_are_retried(
+    postgres_18: TestDatabases,
+) -> None:
+    async with _with_counter(postgres_18, "a") as database:
+        both = asyncio.Barrier(2)
+
+        def adding() -> Any:
+            tries = 0
+
+            async def operation(connection: Connection) -> None:
+                nonlocal tries
+                tries += 1
+                await connection.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+                [n] = await connection.fetchrow("SELECT n FROM one")
+                if tries == 1:
+                    await both.wait()
+                await connection.execute("UPDATE one SET n = $1", n + 1)
+
+            return database.transact(operation)
+
+        await asyncio.gather(adding(), adding())
+
+        assert (await database.first("SELECT n FROM one"))["n"] == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("53100", StorageFull),
+        ("53300", Unavailable),
+        ("57P01", Unavailable),
+        ("08006", Unavailable),
+        ("55P03", Unavailable),
+        ("25006", Unavailable),
+        ("40P01", Unavailable),
+    ],
+)
+async def test_errors_of_the_server_become_ours(
+    postgres_18: TestDatabases, code: str, kind: type[Exception]
+) -> None:
+    async with postgres_18.opened() as database:
+        with pytest.raises(kind) as raised:
+            await database.fetch(RAISED.format(code))
+        assert type(raised.value) is kind
+        assert code in str(raised.value)
+        assert await database.first("SELECT 1")
+
+
+async def test_a_database_without_tables_names_the_remedy(postgres_18: TestDatabases) -> None:
+    async with open_database(await postgres_18.create()) as database:
+        with pytest.raises(Unavailable, match="conveyor migrate"):
+            await database.fetch("SELECT 1 FROM job")
+
+
+async def test_a_failure_to_connect_shows_no_password() -> None:
+    address = replace(address_at(free_port(), "nowhere"), password="S3CRET")
+    async with open_database(address) as database:
+        with pytest.raises(Unavailable) as raised:
+            await database.fetch("SELECT 1")
+    assert "S3CRET" not in f"{raised.value} {raised.value.__cause__!r}"
+
+
+async def test_renewals_need_not_wait_for_other_connections(postgres_18: TestDatabases) -> None:
+    async with postgres_18.opened() as database:
+        lock = "SELECT pg_advisory_lock(7)"
+        async with connected(database.address) as connection:
+            await connection.execute(lock)
+            waiting = [
+                asyncio.ensure_future(database.fetch(f"{lock}, pg_advisory_unlock(7)", pool=pool))
+                for pool in (Pool.GENERAL, Pool.WORK)
+                for _ in range(20)
+            ]
+            await _all_connected(connection, 9)
+            assert await database.first("SELECT 1", pool=Pool.RESERVED)
+            assert not any(each.done() for each in waiting)
+            await connection.execute("SELECT pg_advisory_unlock(7)")
+        await asyncio.gather(*waiting)
+
+
+@pytest.mark.long
+async def test_calls_succeed_again_after_the_server_has_crashed() -> None:
+    with a_postgres(18) as server:
+        async with open_database(server.address("postgres")) as database:
+            await asyncio.gather(*[database.first("SELECT 1") for _ in range(5)])
+            server.kill()
+            with pytest.raises(Unavailable):
+                await database.first("SELECT 1")
+            server.start()
+            for _ in range(10):
+                assert await database.first("SELECT 1")
+
+
+async def _schema(address: PostgresAddress) -> list[Any]:
+    async with connected(address) as connection:
+        return [
+            sorted(map(repr, await connection.fetch(query)))
+            for query in (COLUMNS, OPTIONS, INDEXES)
+        ]
+
+
+async def _all_connected(connection: Any, count: int) -> None:
+    """Wait until so many sessions wait for a lock."""
+    waiting = """
+    SELECT count(*) FROM pg_stat_activity
+     WHERE datname = current_database() AND wait_event = 'advisory'
+    """
+    while await connection.fetchval(waiting) < count:
+        pass  # each look is a round trip: nothing tells when a session begins to wait
+
+
+@asynccontextmanager
+async def _with_counter(server: TestDatabases, *names: str) -> AsyncIterator[PostgresDatabase]:
+    async with open_database(await server.create()) as database:
+        await database.fetch("CREATE TABLE one (name text, n integer)")
+        for name in names:
+            await database.fetch("INSERT INTO one VALUES ($1, 0)", name)
+        yield database
