@@ -104,16 +104,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "Defaults for the engines of all kinds of state: `embedded`, one process with SQLite and "
             "files; `aws`, DynamoDB and SQS; `postgres`, the database that `metadata` names. With the "
             "last two, `bodies`, `blobs` and `coordination` must be given. A setting of a kind wins. "
-            "This version has no engine on DynamoDB, SQS or PostgreSQL yet."
+            "This version has no engine on DynamoDB or SQS yet."
         ),
     ] = "embedded"
-    metadata: Annotated[str, _about("Engine of jobs, runs and other small records.")] = "sqlite:"
-    tasks: Annotated[str, _about("Engine of tasks and their claims.")] = "sqlite:"
+    metadata: Annotated[
+        str,
+        _about(
+            "Engine of jobs, runs and other small records: `sqlite:` in the data folder, or "
+            "`postgresql://user:password@host/database`, which processes can share."
+        ),
+    ] = "sqlite:"
+    tasks: Annotated[
+        str,
+        _about(
+            "Engine of tasks and their claims: `sqlite:` in the data folder, or `postgresql://…`."
+        ),
+    ] = "sqlite:"
     control_queue: Annotated[
         str,
         _about(
-            "Engine of the control queue: `sqlite:`, or `memory:` for one process whose metadata and "
-            "tasks are not on `sqlite:`."
+            "Engine of the control queue: `sqlite:` in the data folder, `postgresql://…`, or `memory:` "
+            "for one process whose metadata and tasks are not on `sqlite:`."
         ),
     ] = "sqlite:"
     queues: Annotated[

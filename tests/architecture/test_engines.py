@@ -1,6 +1,7 @@
 """The table of engines: each row opens, runs through a contract, and is in the docs."""
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import fields, replace
@@ -35,14 +36,16 @@ from tests.contracts.conftest import (
     S3_BLOBS,
     S3_BODIES,
 )
+from tests.harness.postgres import TestDatabases
 from tests.harness.shared_engines import SharedEngines
+from tests.postgres.conftest import SERVERS
 
 ROOT = Path(__file__).parents[2]
 # Kind of state -> the engines over which the contracts of its ports run.
 CONTRACTS: Mapping[str, Mapping[str, object]] = {
-    "metadata": ENGINES,
-    "tasks": ENGINES,
-    "control_queue": ENGINES,
+    "metadata": {**ENGINES, **SERVERS},
+    "tasks": {**ENGINES, **SERVERS},
+    "control_queue": {**ENGINES, **SERVERS},
     "queues": {"memory": QUEUES},
     "bodies": {**BODIES, **S3_BODIES},
     "blobs": {**BLOBS, **S3_BLOBS},
@@ -65,6 +68,7 @@ async def _tasks_without_queue(opening: Opening, address: str) -> TaskEngine:
 TASKS_WITHOUT_QUEUE = replace(
     TASKS["sqlite"], open=_tasks_without_queue, takes_queues=True, has_queue=False
 )
+KEY = b64encode(bytes(32)).decode()
 every_row = pytest.mark.parametrize(("kind", "scheme"), ROWS)
 
 
@@ -80,7 +84,11 @@ def test_every_kind_is_a_port_and_a_setting_whose_default_is_in_the_table() -> N
 
 @every_row
 async def test_every_scheme_opens(
-    kind: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    scheme: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -96,6 +104,8 @@ async def test_every_scheme_opens(
         settings = a_setting(kind, f"{scheme}:{address}", tmp_path)
         if (kind, scheme) == ("control_queue", "memory"):
             settings = SharedEngines(monkeypatch).settings(control_queue="memory:")
+        if scheme == "postgresql":
+            settings = await _on_postgres(request.getfixturevalue("postgres_18"), tmp_path)
         check_engines(settings)
         async with AsyncExitStack() as stack:
             engines = await open_engines(settings, stack)
@@ -103,6 +113,20 @@ async def test_every_scheme_opens(
         if SCHEMES[kind][scheme].is_offline:
             async with open_offline(settings) as stores:
                 assert getattr(stores, kind) is not None
+
+
+async def _on_postgres(server: TestDatabases, folder: Path) -> Settings:
+    """Settings with all rows on a server. They are read at the start, so it must be there."""
+    url = await server.empty_url()
+    return Settings(
+        data=str(folder),
+        encryption_key=(KEY,),
+        metadata=url,
+        tasks=url,
+        control_queue=url,
+        bodies=f"files:{folder}",
+        blobs=f"files:{folder}",
+    )
 
 
 @every_row

@@ -119,14 +119,18 @@ def cluster(
     s3: S3Server,
     workers: int = 2,
     queued: bool = False,
+    rows: str = "",
     environ: Mapping[str, str] | None = None,
     faults: str | None = None,
 ) -> Iterator[Cluster]:
-    """With a seed of `faults` the store fails: a process may then end at its start."""
+    """`rows` is the URL of their engine; without it they are in a served store.
+
+    With a seed of `faults` that store fails: a process may then end at its start.
+    """
     port, place = free_port(), s3.new_address()
     with ExitStack() as stack:
         served = stack.enter_context(served_store(faults))
-        store = served.url
+        store = rows or served.url
         settings = {
             **s3.environ,
             **SHORT_LEASES,

@@ -177,6 +177,10 @@ class TestDatabases:
         self.port = port
         self._emptied: PostgresAddress | None = None
 
+    async def empty_url(self) -> str:
+        """The URL of such a database, as the settings have it."""
+        return url_of(await self.empty())
+
     async def create(self) -> PostgresAddress:
         """A database without tables."""
         name = f"test_{os.getpid()}_{next(NUMBERS)}"
@@ -200,6 +204,11 @@ class TestDatabases:
     async def opened(self) -> AsyncIterator[PostgresDatabase]:
         async with open_database(await self.empty()) as database:
             yield database
+
+
+def url_of(address: PostgresAddress) -> str:
+    place = f"{address.user}@{address.host}:{address.port}/{address.database}"
+    return f"postgresql://{place}?sslmode={address.tls}"
 
 
 def address_at(port: int, database: str, *, connections: int = 10) -> PostgresAddress:

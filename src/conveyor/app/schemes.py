@@ -76,6 +76,8 @@ class Scheme(Generic[P]):
     # Creates or upgrades what the engine at an address needs for the given kinds of state, and says
     # what it did; None if that is nothing.
     migrate: Callable[[Settings, str, Sequence[str]], Awaitable[Sequence[str]]] | None = None
+    # Says what `migrate` would add to a schema, and changes nothing; None if it has no schema.
+    missing: Callable[[Settings, str], Awaitable[Sequence[str]]] | None = None
 
     def location(self, address: str) -> Location:
         if self.is_shared and (address or not self.needs_address):

@@ -67,7 +67,14 @@ def worker(flags: Flags) -> None:
 
 
 @with_options(Flags, config=Config, data=Data)
-def migrate(flags: Flags) -> None:
+def migrate(
+    flags: Flags,
+    *,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Change nothing; exit with 1 if a schema must be upgraded."),
+    ] = False,
+) -> None:
     """Create or upgrade what the engines need: schemas, buckets and their rules."""
     from conveyor.app import migrate as migrations  # noqa: PLC0415
     from conveyor.app.roles import run  # noqa: PLC0415
@@ -75,11 +82,18 @@ def migrate(flags: Flags) -> None:
 
     settings = load_settings(flags, file=flags.pop("config", None))
 
+    act = migrations.missing_migrations if check else migrations.migrate
+    lines = 0
+
     async def report() -> None:
-        async for url, line in migrations.migrate(settings):
+        nonlocal lines
+        async for url, line in act(settings):
             typer.echo(f"{url} {line}")
+            lines += 1
 
     run(report())
+    if check and lines:
+        raise typer.Exit(1)
 
 
 def serve_role(role: str, flags: Flags, *, mock_gateway: bool = False) -> None:

@@ -56,8 +56,10 @@ class Work(Protocol):
         ...
 
     async def claim(self, wants: Mapping[RunId, int]) -> Sequence[Task]:
-        """Claim up to the given number of due tasks of each open run, longest due first.
+        """Claim up to the given number of due tasks of each open run.
 
+        Of the tasks that were claimed before, the longest due come first. An engine whose rows are
+        its queue may give them before the others.
         No two callers get the same claim. A task whose lease has lapsed is due too. Tasks are
         returned `as_claimed`.
 

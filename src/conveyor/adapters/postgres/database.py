@@ -5,14 +5,14 @@ Deadlocks and serialisation failures are retried here: the server has rolled the
 
 | pool | for | why of its own |
 |---|---|---|
-| general | records, messages, reads of tasks | |
-| work | claims and settles | plans its statements by index only, see `BY_INDEX` |
+| general | records, messages, reads and adds of tasks | |
+| work | claims and settles | pages of a slow reader must not hold them up |
 | reserved | renewals | must not wait behind the others: a lease would end |
 """
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Any, TypeVar
@@ -38,10 +38,8 @@ SESSION = {
     "statement_timeout": "25s",  # before the client gives up, so that nothing runs on unseen
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "60s",
-}
-# Statements over many keys join a list of unknown length with a table. The planner guesses that length,
-# and may read a whole table instead of the rows by their keys.
-BY_INDEX = {
+    # Statements over many keys join a list of unknown length with a table. The planner guesses that
+    # length, and may read a whole table instead of the rows by their keys.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -124,13 +122,16 @@ class PostgresDatabase:
 
 
 @asynccontextmanager
-async def open_database(address: PostgresAddress) -> AsyncIterator[PostgresDatabase]:
+async def open_database(
+    address: PostgresAddress, *, writable: bool = True
+) -> AsyncIterator[PostgresDatabase]:
     """Open the pools of a database. Nothing is sent before the first call."""
+    session = SESSION | {"default_transaction_read_only": "off" if writable else "on"}
     work = (address.connections - 1) // 2
     pools = {
-        Pool.GENERAL: _pool(address, address.connections - 1 - work, SESSION),
-        Pool.WORK: _pool(address, work, SESSION | BY_INDEX),
-        Pool.RESERVED: _pool(address, 1, SESSION | BY_INDEX),
+        Pool.GENERAL: _pool(address, address.connections - 1 - work, session),
+        Pool.WORK: _pool(address, work, session),
+        Pool.RESERVED: _pool(address, 1, session),
     }
     for pool in pools.values():
         await pool  # which does not connect, because it may be empty
@@ -141,7 +142,7 @@ async def open_database(address: PostgresAddress) -> AsyncIterator[PostgresDatab
             await _close(pool)
 
 
-def _pool(address: PostgresAddress, size: int, session: dict[str, str]) -> Any:
+def _pool(address: PostgresAddress, size: int, session: Mapping[str, str]) -> Any:
     return asyncpg.create_pool(
         host=address.host,
         port=address.port,

@@ -9,7 +9,8 @@ release after it (contract).
 from collections.abc import Sequence
 from importlib.resources import files
 
-from conveyor.adapters.postgres.database import Connection, PostgresDatabase
+from conveyor.adapters.postgres.address import PostgresAddress
+from conveyor.adapters.postgres.database import Connection, PostgresDatabase, open_database
 from conveyor.errors import RefusedToStart, Unavailable
 
 LOCK = 0x636F6E76  # of the advisory lock that one migration at a time holds
@@ -26,6 +27,18 @@ def migrations() -> list[tuple[int, str]]:
         key=lambda item: item.name,
     )
     return [(int(item.name[:4]), item.read_text()) for item in scripts]
+
+
+async def migrate_at(address: PostgresAddress) -> Sequence[int]:
+    """Upgrade the schema of the database at an address, as `migrate` does."""
+    async with open_database(address) as database:
+        return await migrate(database)
+
+
+async def missing_at(address: PostgresAddress) -> Sequence[int]:
+    """Return what the database at an address lacks, as `missing_migrations` does."""
+    async with open_database(address, writable=False) as database:
+        return await missing_migrations(database)
 
 
 async def migrate(database: PostgresDatabase) -> Sequence[int]:

@@ -355,9 +355,20 @@ def migrations() -> list[tuple[int, str]]:
     return [(int(item.name[:4]), item.read_text()) for item in scripts]
 
 
+def missing_schema(folder: Path) -> list[int]:
+    """The schema changes that a start would make to the database of a folder."""
+    path = folder / "conveyor.db"
+    have = _schema_version(path) if path.exists() else 0
+    return [version for version, _ in migrations() if version > have]
+
+
+def _schema_version(path: Path) -> int:
+    with own_errors(ENGINE), closing(_connect(path, read_only=True)) as connection:
+        return int(connection.pragma("user_version"))
+
+
 def _check_schema(path: Path) -> None:
-    with closing(_connect(path, read_only=True)) as connection:
-        have = connection.pragma("user_version")
+    have = _schema_version(path)
     known = migrations()
     _refuse_newer(path, have, known[-1][0])
     if have < known[-1][0]:
