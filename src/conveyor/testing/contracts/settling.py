@@ -195,7 +195,7 @@ class SettlingContract:
         await settle(engine, task, uncharged(wait=SECOND))
         assert await claim(engine) == []
 
-        await engine.pass_time(SECOND)
+        await engine.pass_time(SECOND + engine.longest_hiding)
 
         assert [again.attempts for again in await claim(engine)] == [0]
 
@@ -323,7 +323,7 @@ class AckingContract:
         await settle(engine, task, decision)
         await ack(engine, [task])
 
-        await engine.pass_time(SECOND)
+        await engine.pass_time(SECOND + engine.longest_hiding)
 
         assert ids_of(await claim(engine)) == [task.id]
 

@@ -36,7 +36,7 @@ class StoreFaults(msgspec.Struct, frozen=True, kw_only=True):
 
     slow: float = 0.0  # a call waits for others: a transaction that conflicts and is retried
     delay: timedelta = timedelta()  # that a slow call waits at most; if zero, for other calls only
-    throttled: float = 0.0  # a call has no effect and raises `Unavailable`
+    throttled: float = 0.0  # a call has no effect and raises `CallThrottled`
     lost: float = 0.0  # a call takes effect and raises `Unavailable`: its answer was lost
     lagging: float = 0.0  # an entry of an index stays behind for one more listing
     lag: timedelta = timedelta(seconds=3)  # after which it does not
@@ -45,6 +45,10 @@ class StoreFaults(msgspec.Struct, frozen=True, kw_only=True):
 NONE = StoreFaults()
 ROUGH = StoreFaults(slow=0.3, throttled=0.02, lost=0.02, lagging=0.4)
 SERVED_ROUGH = msgspec.structs.replace(ROUGH, delay=timedelta(milliseconds=50))
+
+
+class CallThrottled(Unavailable):
+    """A call had no effect, and its engine says so."""
 
 
 class FaultInjector:
@@ -83,7 +87,7 @@ class FaultyPort:
             if injector.happens("slow"):
                 await self._wait()
             if injector.happens("throttled"):
-                raise Unavailable(f"{target.__qualname__} was throttled")
+                raise CallThrottled(f"{target.__qualname__} was throttled")
             result = await target(*given, **named)
             if injector.happens("lost"):
                 raise Unavailable(f"the answer of {target.__qualname__} was lost")
