@@ -12,7 +12,7 @@ import msgspec
 
 from conveyor.domain.export import EXPORT, EXPORT_LIFE, Export, export_blob
 from conveyor.domain.file_input import FileInput
-from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId, TaskId
+from conveyor.domain.ids import CallerId, ExportId, InputId, JobId, RunId, TaskId, task_ids
 from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.ports.blobs import as_stream
@@ -62,10 +62,10 @@ async def submit(
     return await life.call(f"submit {name}", "POST", "/v1/jobs", body, key=name)
 
 
-async def on(life: Life, job: Answer, verb: str, *, label: str = "") -> Answer:
+async def on(life: Life, job: Answer, verb: str, *, label: str = "", body: object = None) -> Answer:
     path = f"/v1/jobs/{job['job_id']}/{verb}"
     key = label or verb if verb.startswith("rerun") else None
-    return await life.call(label or verb, "POST", path, key=key and key.replace("?", "-"))
+    return await life.call(label or verb, "POST", path, body, key=key and key.replace("?", "-"))
 
 
 async def add(life: Life, job: Answer, count: int, label: str, **given: Any) -> Answer:
@@ -310,6 +310,27 @@ async def rerun_what_failed_of_a_large_run(life: Life) -> None:
     life.begin()
     assert (await on(life, job, "rerun?status=failed")).status == 202
     await life.handle_messages()
+
+
+@scenario()
+async def rerun_a_group_of_a_large_run_with_other_parameters(life: Life) -> None:
+    job = await submit(life, [*pages(LARGE - 3), *pages(3, "missing")])
+    await life.handle_messages()
+    await life.drain()
+    life.begin()
+    asked = {"host": ["missing.example"], "reason": ["bad_target"], "status": ["failed"]}
+    body = {**asked, "zenrows_params": {"premium_proxy": True}}
+    assert (await on(life, job, "rerun", body=body)).status == 202
+    await life.handle_messages()
+
+
+@scenario()
+async def rerun_tasks_of_a_small_run_by_their_ids(life: Life) -> None:
+    job = await submit(life, pages(3))
+    await life.drain()
+    life.begin()
+    named = task_ids(RunId(job["latest_run"]["run_id"]))
+    assert (await on(life, job, "rerun", body={"task_ids": [named(0), named(2)]})).status == 201
 
 
 @scenario()

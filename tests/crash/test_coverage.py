@@ -73,6 +73,7 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("lost_messages.py", "work.close"): NO_QUEUES,
     ("lost_messages.py", "work.enqueue"): NO_QUEUES,
     ("orphans.py", "metadata.page(Run)"): UNSWEPT,
+    ("run_waits.py", "encryption.decrypt"): ONLY_READ,
     ("shared_limits.py", "coordination.held"): ONLY_READ,
     ("shared_limits.py", "coordination.notifications"): ONLY_READ,
     ("shared_limits.py", "coordination.notify"): EXPIRES,
@@ -123,8 +124,6 @@ NOT_CALLED: dict[str, str] = {
     "encryption.fingerprints": SHARED_KEYS,
     "encryption.has_expired_keys": SHARED_KEYS,
     "gateway.check_health": ONLY_READ,
-    "tasks.failure_groups": ONLY_READ,
-    "tasks.get": ONLY_READ,
     "tasks.histories": ONLY_READ,
     "tasks.history": ONLY_READ,
 }

@@ -7,9 +7,9 @@ from conveyor.domain.batch import Batch
 from conveyor.domain.counts import Counts
 from conveyor.domain.encryption_keys import DataKey, EncryptionKeys, KeyState
 from conveyor.domain.export import Export, ExportStatus
-from conveyor.domain.failure import AccountReason
+from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.file_input import FileInput
-from conveyor.domain.ids import ApiKeyId, JobId
+from conveyor.domain.ids import ApiKeyId, JobId, task_ids
 from conveyor.domain.job import Deletion, Job, JobType
 from conveyor.domain.outbox import Channel, Delivery, EventStatus, EventType, OutboxEvent
 from conveyor.domain.run import IngestStatus, Inheritance, PauseState, Run, RunStatus, Trigger
@@ -22,6 +22,7 @@ from conveyor.domain.schedule import (
     Weekday,
     Weekly,
 )
+from conveyor.domain.selection import Selection
 from conveyor.domain.signing import SigningKey, SigningKeys
 from conveyor.domain.task import TaskStatus
 from conveyor.domain.task_list.rows import Position
@@ -95,6 +96,15 @@ RICH: Mapping[type[Row], Mapping[str, object]] = {
         "read": 99,
         "source_run_id": OTHER_RUN,
         "statuses": (TaskStatus.FAILED, TaskStatus.PENDING),
+        "selection": Selection(
+            statuses=(TaskStatus.FAILED,),
+            reasons=(FailureReason.BLOCKED,),
+            codes=("RESP001",),
+            hosts=("example.com",),
+            task_ids=(task_ids(RUN)(1),),
+            scraped_before=NOON,
+        ),
+        "params": {"premium_proxy": "true"},
         "inherited": Inheritance(counts=Counts(blocked=1), idle=2, sources=(RUN, OTHER_RUN)),
         "source_list": SourceList(blob="inputs/1", spec=ListSpec(format=ListFormat.TXT)),
         "position": Position(offset=2**33, line=7, ordinal=6, blank_lines=1),
