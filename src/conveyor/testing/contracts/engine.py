@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from conveyor.domain.concurrency import LONGEST_HIDING
+from conveyor.domain.concurrency import LONGEST_FUTILE_HIDING
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure_groups import FailureKey
 from conveyor.domain.ids import RunId
@@ -64,7 +64,7 @@ class Engine:
     @property
     def longest_hiding(self) -> timedelta:
         """How long a message may be hidden although its task is due again."""
-        return LONGEST_HIDING if self.hinted else timedelta()
+        return LONGEST_FUTILE_HIDING if self.hinted else timedelta()
 
     async def pass_time(self, by: timedelta) -> None:
         """Let time pass for the engine and for the fake clock."""
