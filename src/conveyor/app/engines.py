@@ -331,7 +331,8 @@ async def open_offline(settings: Settings, *, writable: bool = False) -> AsyncIt
             metadata=metadata,
             tasks=tasks.tasks,
             work=work,
-            queues=queues,
+            # Those in the memory of another process cannot be seen: they are not missing.
+            queues=None if "queues" in _in_memory(settings) else queues,
             control_queue=await _open(CONTROL_QUEUE, opening, settings.control_queue),
             bodies=await _open(BODIES, opening, settings.bodies),
             blobs=await _open(BLOBS, opening, settings.blobs),

@@ -98,6 +98,9 @@ def test_the_doctor_looks_at_the_queues_of_runs(
     _run(_one_task(shared))
     assert _examined(settings)[0] == ["lost_message"]  # it has no queue
 
+    in_memory = shared.settings(queues="memory:")
+    assert _examined(in_memory)[0] == []  # of another process, which has the queues
+
     _run(queues.open(RUN))
     assert _examined(settings)[0] == []
     _run(queues.open(AN_OLD_RUN))
