@@ -62,10 +62,6 @@ DETAILS = {
 log = structlog.get_logger()
 
 
-def _tell_nobody() -> None:
-    """Do nothing: no other process shares the breaker."""
-
-
 Finished = tuple[InFlight, CallResult]
 
 
@@ -82,7 +78,8 @@ class GatewayHealth:
     clock: Clock
     check_gateway: Callable[[], Awaitable[bool]]  # the health check: whether the gateway answers
     on_open: Callable[[], None] = field(repr=False)
-    share: Callable[[], None] = field(default=_tell_nobody, repr=False)  # it opened, closed, probes
+    # It opened, closed or probes. No other process knows the breaker by default.
+    share: Callable[[], None] = field(default=lambda: None, repr=False)
     breaker: Breaker = field(default_factory=Breaker)
     suspects: list[Suspect] = field(default_factory=list)
     since: datetime | None = None  # when the breaker last opened

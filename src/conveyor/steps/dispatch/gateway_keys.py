@@ -23,10 +23,6 @@ SHORT_WAIT = timedelta(seconds=5)  # a longer one means more than too many concu
 WORTH_SHARING = 1.25  # times the limit that other processes know
 
 
-def _tell_nobody() -> None:
-    """Do nothing: no other process shares the limit."""
-
-
 @dataclass(slots=True)
 class KeyPermits:
     """The permits of a gateway key that no call uses, where processes share its limit.
@@ -71,7 +67,7 @@ class GatewayKeyState:
     clock: Clock
     permits: KeyPermits | None = None  # None if the limit is that of this process alone
     on_lesson: Callable[["GatewayKeyState"], None] | None = None  # something was learned
-    on_growth: Callable[[], None] = _tell_nobody  # the limit grew
+    on_growth: Callable[[], None] = lambda: None  # the limit grew
 
     def learn(self, result: CallResult, now: float, began_at: float) -> CallResult:
         """Record what a call shows about its key, and return the result that must be settled."""
