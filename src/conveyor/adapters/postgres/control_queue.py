@@ -45,7 +45,7 @@ RESEND = f"""
 UPDATE control_message SET id = $4, payload = $5, due_at = {NOW}, deliveries = $6 {HELD}
 """
 DEAD_LETTER = f"""
-UPDATE control_message SET due_at = NULL, reason = $4, dead_lettered_at = {NOW} {HELD}
+UPDATE control_message SET due_at = NULL, payload = $4, reason = $5, dead_lettered_at = {NOW} {HELD}
 """
 
 DEAD_COLUMNS = "id, kind, payload, reason, dead_lettered_at"
@@ -130,7 +130,8 @@ class PostgresControlQueue:
         await self._settle(message, RESEND, self._ids.new(), text, deliveries)
 
     async def dead_letter(self, message: ReceivedMessage, reason: str) -> None:
-        await self._settle(message, DEAD_LETTER, reason)
+        payload = msgspec.json.encode(message.payload).decode()
+        await self._settle(message, DEAD_LETTER, payload, reason)
 
     async def dead_letters(self, *, limit: int, after: str = "") -> Sequence[DeadLetter]:
         return [_dead(row) for row in await self._database.fetch(LIST_DEAD, after, limit)]

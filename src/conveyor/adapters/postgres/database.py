@@ -42,6 +42,7 @@ SESSION = {
     # length, and may read a whole table instead of the rows by their keys.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
