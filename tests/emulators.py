@@ -6,12 +6,14 @@ having skipped.
 """
 
 import os
+import struct
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +26,7 @@ from botocore.config import Config
 
 from tests.harness.programs import free_port
 
+CLOCK = Path(__file__).parent / "harness" / "emulator_clock.py"
 PROGRAMS = Path(__file__).parent.parent / ".venv-emulators" / "bin"
 STARTS_WITHIN = 180.0  # seconds, on a machine that is busy with other tests
 REGION = "eu-west-1"
@@ -38,6 +41,14 @@ class Emulator:
 
     name: str
     url: str
+    ahead: Path = Path()  # holds by how much its SQS is ahead of the clock
+
+    def pass_time(self, by: timedelta) -> None:
+        """Set the clock of SQS ahead. The other services keep to that of the machine."""
+        [ahead] = struct.unpack("d", self.ahead.read_bytes())
+        # In place: the emulator has mapped the file.
+        with self.ahead.open("r+b") as file:
+            file.write(struct.pack("d", ahead + by.total_seconds()))
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -92,21 +103,22 @@ def _running(
     name: str, arguments: list[str], port: int, environ: Mapping[str, str]
 ) -> Iterator[Emulator]:
     """A process that is up, and that is ended by its id."""
-    program = PROGRAMS / name
-    if not program.exists():
+    if not (PROGRAMS / name).exists():
         missing(f"there is no {name}: `make setup` brings the emulators of AWS")
     with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:
+        ahead = Path(folder) / "ahead"
+        ahead.write_bytes(struct.pack("d", 0.0))
         with (Path(folder) / "log").open("wb") as log:
             process = subprocess.Popen(
-                [program, *arguments],
+                [PROGRAMS / "python", CLOCK, name, *arguments],
                 cwd=folder,
-                env=_plain_environ() | {"TMPDIR": folder} | dict(environ),
+                env=_plain_environ() | {"TMPDIR": folder, "SQS_AHEAD": str(ahead)} | dict(environ),
                 stdout=log,
                 stderr=log,
             )
         try:
             wait_for(port, process, Path(folder) / "log")
-            yield Emulator(name, f"http://127.0.0.1:{port}")
+            yield Emulator(name, f"http://127.0.0.1:{port}", ahead)
         finally:
             process.terminate()
             try:

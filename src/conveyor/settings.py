@@ -104,7 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "Defaults for the engines of all kinds of state: `embedded`, one process with SQLite and "
             "files; `aws`, DynamoDB and SQS; `postgres`, the database that `metadata` names. With the "
             "last two, `bodies`, `blobs` and `coordination` must be given. A setting of a kind wins. "
-            "This version has no engine on DynamoDB or SQS yet."
+            "This version has no engine of rows on DynamoDB yet."
         ),
     ] = "embedded"
     metadata: Annotated[
@@ -123,15 +123,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     control_queue: Annotated[
         str,
         _about(
-            "Engine of the control queue: `sqlite:` in the data folder, `postgresql://…`, or `memory:` "
-            "for one process whose metadata and tasks are not on `sqlite:`."
+            "Engine of the control queue: `sqlite:` in the data folder; `postgresql://…` or "
+            "`sqs://prefix`, which processes can share; or `memory:` for one process whose metadata "
+            "and tasks are not on `sqlite:`."
         ),
     ] = "sqlite:"
     queues: Annotated[
         str,
         _about(
             "Queue of tasks' messages, for engines of tasks whose rows are no queue: `memory:`, in "
-            "one process. Empty if the rows are the queue, as with `sqlite:`."
+            "one process; `sqs://prefix`, which processes can share. Empty if the rows are the "
+            "queue, as with `sqlite:`."
         ),
     ] = ""
     bodies: Annotated[

@@ -45,8 +45,8 @@ ROOT = Path(__file__).parents[2]
 CONTRACTS: Mapping[str, Mapping[str, object]] = {
     "metadata": {**ENGINES, **SERVERS},
     "tasks": {**ENGINES, **SERVERS},
-    "control_queue": {**ENGINES, **SERVERS},
-    "queues": {"memory": QUEUES},
+    "control_queue": {**ENGINES, **SERVERS, "sqs": "tests/aws/test_sqs_control_queue.py"},
+    "queues": {"memory": QUEUES, "sqs": "tests/aws/test_sqs_queues.py"},
     "bodies": {**BODIES, **S3_BODIES},
     "blobs": {**BLOBS, **S3_BLOBS},
     "coordination": COORDINATION,
@@ -57,6 +57,7 @@ ADDRESSES = {
     "redis": "//127.0.0.1:1",
     "rediss": "//127.0.0.1:1",
     "s3": "//bucket/prefix?region=eu-west-1",
+    "sqs": "//prefix?region=eu-west-1",
 }
 
 
@@ -102,8 +103,8 @@ async def test_every_scheme_opens(
             served.engine.execute("CreateTable", table_definition("conveyor"))
             address = f"//conveyor?endpoint={served.url}"
         settings = a_setting(kind, f"{scheme}:{address}", tmp_path)
-        if (kind, scheme) == ("control_queue", "memory"):
-            settings = SharedEngines(monkeypatch).settings(control_queue="memory:")
+        if kind == "control_queue" and scheme in {"memory", "sqs"}:
+            settings = SharedEngines(monkeypatch).settings(control_queue=f"{scheme}:{address}")
         if scheme == "postgresql":
             settings = await _on_postgres(request.getfixturevalue("postgres_18"), tmp_path)
         check_engines(settings)

@@ -6,6 +6,7 @@ calls of engines take some milliseconds, so that the processes get in each other
 
 import asyncio
 import inspect
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,16 +20,17 @@ from msgspec.structs import replace
 from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.queues import CALM, Habits, MemoryQueues
+from conveyor.adapters.queued.grouping import GroupedQueues
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.failure import AccountReason, FailureReason
-from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import Run
 from conveyor.domain.task import AccountBlocked, AttemptFailed, Task, Throttled
 from conveyor.errors import Unavailable
 from conveyor.ports.coordination import PermitRequest
-from conveyor.ports.queues import MOST_RECEIVES, TaskMessage
+from conveyor.ports.queues import MOST_RECEIVES, Queues, TaskMessage
 from conveyor.ports.work import Work
 from conveyor.steps.complete import Complete
 from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
@@ -61,6 +63,7 @@ LONG_ENOUGH = timedelta(minutes=15)
 OUT_OF_REACH = AttemptFailed(
     "{}", FailureReason.OTHER, retryable=True, signal=HealthSignal.UNREACHABLE
 )
+FAILED = AttemptFailed("{}", FailureReason.OTHER, retryable=True)
 FASTEST_CALL, SLOWEST_CALL = 0.004, 0.02  # of an engine, in seconds
 
 
@@ -78,13 +81,29 @@ class CountedQueues(MemoryQueues):
         self.asked = 0
         self.empty = 0
         self.received: Counter[TaskId] = Counter()
+        self.requests: Counter[str] = Counter()  # as SQS bills them: ten messages in each
 
     async def receive(self, run_id: RunId, limit: int) -> Sequence[TaskMessage] | None:
         messages = await super().receive(run_id, limit)
         self.asked += 1
+        self.requests["receive"] += 1
         self.empty += not messages
         self.received.update(message.task_id for message in messages or ())
         return messages
+
+    async def send(
+        self, run_id: RunId, entries: Sequence[tuple[TaskId, timedelta]], *, stamp: str = ""
+    ) -> None:
+        self.requests["send"] += math.ceil(len(entries) / 10)
+        await super().send(run_id, entries, stamp=stamp)
+
+    async def ack(self, run_id: RunId, receipts: Sequence[str]) -> None:
+        self.requests["ack"] += math.ceil(len(receipts) / 10)
+        await super().ack(run_id, receipts)
+
+    async def postpone(self, run_id: RunId, delays: Mapping[str, timedelta]) -> None:
+        self.requests["postpone"] += math.ceil(len(delays) / 10)
+        await super().postpone(run_id, delays)
 
 
 class CountedPermits(MemoryCoordination):
@@ -106,6 +125,8 @@ class GatewayStandIn:
     slowest: float = 1.5
     limit: int = 1_000_000
     advertises: bool = False  # its limit, with each page
+    fails_first: bool = False  # the first attempt of each task fails
+    attempted: set[tuple[RunId, TaskId]] = field(default_factory=set)
     is_down: bool = False
     is_unpaid: bool = False
     calls: int = 0
@@ -119,8 +140,11 @@ class GatewayStandIn:
         host = task.spec.host
         self.by_host[host] += 1
         self.most_of_host[host] = max(self.most_of_host[host], self.by_host[host])
+        is_first = (task.run_id, task.id) not in self.attempted
+        self.attempted.add((task.run_id, task.id))
         try:
-            return await self._answer()
+            answer = await self._answer()
+            return FAILED if is_first and self.fails_first else answer
         finally:
             self.by_host[host] -= 1
 
@@ -162,9 +186,12 @@ class Fleet:
     hosts: int = 1
     is_closed: bool = True  # the run; an open one waits for more tasks for ever
     rows_away: bool = False
+    groups: bool = False  # messages share calls, as over SQS
+    elsewhere: Queues | None = None  # queues to use instead of those in memory
     clock: LapseClock = field(default_factory=LapseClock)
     dice: Random = field(init=False)
     gateway: GatewayStandIn = field(init=False)
+    runs: list[RunId] = field(default_factory=list)
     queues: CountedQueues = field(init=False)
     rows: Rows = field(init=False)
     metadata: MemoryMetadata = field(init=False)
@@ -181,25 +208,39 @@ class Fleet:
         self.metadata = MemoryMetadata(self.clock)
         self.coordination = CountedPermits(self.clock)
 
-    async def submit(self, count: int) -> None:
-        """A run of so many tasks, all hinted at."""
+    async def submit(self, count: int, jobs: int = 1) -> None:
+        """Jobs with a run of so many tasks, all hinted at."""
+        for number in range(jobs):
+            await self._submit(count, JobId(f"{JOB[:-2]}{number + 40}") if number else JOB)
+
+    async def _submit(self, count: int, job_id: JobId) -> None:
+        run_id = RunId(f"{RUN[:-2]}{job_id[-2:]}") if job_id != JOB else RUN
+        self.runs.append(run_id)
         job = a_job(
+            id=job_id,
             status=JobStatus.CLOSED if self.is_closed else JobStatus.OPEN,
             max_inflight=self.cap,
             max_per_host=self.per_host,
-            encrypted_gateway_key=self.encryption.encrypt("key", context=f"{CALLER}|{JOB}"),
+            encrypted_gateway_key=self.encryption.encrypt("key", context=f"{CALLER}|{job_id}"),
         )
-        run = a_run(total=count, next_index=count, last_batch_received=self.is_closed)
+        run = a_run(
+            id=run_id,
+            job_id=job_id,
+            total=count,
+            next_index=count,
+            last_batch_received=self.is_closed,
+        )
         tasks = [
             replace(
                 task,
                 spec=a_task_spec(url=f"https://host-{task.index % self.hosts}.com/{task.index}"),
             )
-            for task in new_tasks(RUN, count)
+            for task in new_tasks(run_id, count)
         ]
-        await add_rows(MemoryTasks(self.rows), RUN, tasks)
-        await self.queues.open(RUN)
-        await self.queues.send(RUN, [(task.id, timedelta()) for task in tasks])
+        await add_rows(MemoryTasks(self.rows), run_id, tasks)
+        queues = self.elsewhere or self.queues
+        await queues.open(run_id)
+        await queues.send(run_id, [(task.id, timedelta()) for task in tasks])
         await self.metadata.commit(job, run)
 
     @asynccontextmanager
@@ -216,21 +257,24 @@ class Fleet:
                 stopping.set()
 
     async def drained(self, within: timedelta = LONG_ENOUGH) -> float:
-        """Wait until the run is complete, and say when that was."""
+        """Wait until the runs are complete, and say when that was."""
         async with asyncio.timeout(within.total_seconds()):
-            while (run := await self.metadata.get(Run, RUN)) and run.is_live:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+            for run_id in self.runs:
+                while (run := await self.metadata.get(Run, run_id)) and run.is_live:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
         return self.clock.monotonic()
 
     def done(self) -> int:
-        return self.rows.counts(RUN).successful
+        return sum(self.rows.counts(run_id).successful for run_id in self.runs)
 
     def receives_a_message(self) -> float:
-        return self.queues.received.total() / len(self.rows.of_run(RUN))
+        return self.queues.received.total() / sum(len(self.rows.of_run(one)) for one in self.runs)
 
     def _dispatcher(self, number: int) -> Dispatcher:
         dice = _dice(self.seed * 1_000 + number)
-        queues = _far_away(self.queues, dice)
+        queues = self.elsewhere or _far_away(self.queues, dice)
+        if self.groups:
+            queues = GroupedQueues(queues, self.clock, visibility=LEASE)
         holder = str(number)
         claims = _far_away(_Claims(self, holder), dice)
         work: Work = QueuedWork(claims, queues, clock=self.clock, lease=LEASE, holder=holder)

@@ -163,6 +163,62 @@ def test_a_receive_waits_a_moment_so_that_it_brings_many() -> None:
     time_lapse.run(story())
 
 
+@pytest.mark.parametrize(
+    "scene",
+    sampled(
+        [(0.05, False, 0.35), (1.0, False, 0.35), (5.0, False, 0.5), (1.0, True, 0.55)],
+        2,
+        of="requests",
+    ),
+)
+def test_a_task_costs_a_third_of_a_request(scene: tuple[float, bool, float]) -> None:
+    page, retry, most = scene
+
+    async def story() -> None:
+        fleet = Fleet(cap=100, processes=2, places=500, groups=True)
+        fleet.gateway.fastest, fleet.gateway.slowest = page * 0.7, page * 1.3
+        fleet.gateway.fails_first = retry
+        await fleet.submit(1_000)
+        async with fleet.at_work():
+            await fleet.drained()
+
+        assert fleet.queues.requests.total() / 1_000 <= most, fleet.queues.requests
+        assert fleet.receives_a_message() <= GOAL * (1 + retry)
+        assert (fleet.done(), fleet.queues.dead(RUN)) == (1_000, [])
+
+    time_lapse.run(story())
+
+
+def test_jobs_at_their_caps_receive_each_message_once_in_shared_calls() -> None:
+    async def story() -> None:
+        fleet = Fleet(cap=5, processes=2, groups=True, most_receives=BY_DEFAULT)
+        await fleet.submit(100, jobs=10)
+        async with fleet.at_work():
+            took = await fleet.drained()
+
+        assert fleet.receives_a_message() <= GOAL
+        assert fleet.queues.requests.total() / 1_000 <= 0.5
+        assert fleet.done() == 1_000
+        assert took <= 100 / 5 * 1.5
+
+    time_lapse.run(story())
+
+
+@pytest.mark.parametrize("seed", sampled([1, 2, 3], 1, of="grouped receives"))
+def test_shared_calls_do_not_raise_the_receives_of_many_workers(seed: int) -> None:
+    async def story() -> None:
+        fleet = Fleet(cap=5, processes=50, seed=seed, most_receives=BY_DEFAULT, groups=True)
+        await fleet.submit(500)
+        async with fleet.at_work():
+            took = await fleet.drained()
+
+        assert fleet.receives_a_message() <= GOAL
+        assert (fleet.done(), fleet.queues.dead(RUN)) == (500, [])
+        assert took <= 500 / 5 * 1.15
+
+    time_lapse.run(story())
+
+
 def test_a_run_with_nothing_to_do_is_asked_every_five_seconds_by_each_process() -> None:
     async def story() -> None:
         fleet = Fleet(cap=100, processes=10, is_closed=False)

@@ -34,13 +34,12 @@ from conveyor.adapters.http.direct import DirectGateway
 from conveyor.adapters.http.page_wire import CONVEYOR_CODES
 from conveyor.adapters.http.webhooks import HttpWebhooks
 from conveyor.adapters.http.zenrows import ZenrowsGateway
-from conveyor.adapters.queued.work import QueuedWork
 from conveyor.adapters.sqlite.database import owner_of
 from conveyor.adapters.system.clock import SteadyClock, SystemClock, SystemIds
 from conveyor.app.coordination import COORDINATION
 from conveyor.app.encryption import OpenedKeys, open_keys
 from conveyor.app.engine_rules import Choice, find_breach
-from conveyor.app.rows import CONTROL_QUEUE, METADATA, QUEUES, TASKS, TaskEngine
+from conveyor.app.rows import CONTROL_QUEUE, METADATA, QUEUES, TASKS, open_work
 from conveyor.app.schemes import Location, Opening, Scheme
 from conveyor.app.storage import BLOBS, BODIES
 from conveyor.domain.json_bodies import brief
@@ -191,19 +190,6 @@ def _no_such_engine(kind: str, given: str) -> RefusedToStart:
     )
 
 
-async def _open_work(opening: Opening, engine: TaskEngine) -> tuple[Work, Queues | None]:
-    """Return the work of a task engine, over the queue that the setting names, if it names one."""
-    if not opening.settings.queues:
-        assert engine.work, "checked by `check_engines`"
-        return engine.work, None
-    assert engine.claims, "checked by `check_engines`"
-    queues = await _open(QUEUES, opening, opening.settings.queues)
-    lease = opening.settings.lease
-    holder = opening.incarnation
-    work = QueuedWork(engine.claims, queues, clock=opening.clock, lease=lease, holder=holder)
-    return work, queues
-
-
 async def _open(schemes: Mapping[str, Scheme[P]], opening: Opening, url: str) -> P:
     scheme, _, address = url.partition(":")
     return await schemes[scheme].open(opening, address)
@@ -225,7 +211,7 @@ async def open_engines(
     opening = Opening(settings=settings, stack=stack, clock=clock, ids=ids, incarnation=ids.new())
     metadata = await _open(METADATA, opening, settings.metadata)
     tasks = await _open(TASKS, opening, settings.tasks)
-    work, queues = await _open_work(opening, tasks)
+    work, queues = await open_work(opening, tasks)
     control_queue = await _open(CONTROL_QUEUE, opening, settings.control_queue)
     in_folder = uses_folder(settings)
     if in_folder:
@@ -324,7 +310,7 @@ async def open_offline(settings: Settings, *, writable: bool = False) -> AsyncIt
         )
         metadata = await _open(METADATA, opening, settings.metadata)
         tasks = await _open(TASKS, opening, settings.tasks)
-        work, queues = await _open_work(opening, tasks)
+        work, queues = await open_work(opening, tasks)
         yield Stores(
             clock=clock,
             ids=ids,

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.queues import MemoryQueues
 from conveyor.adapters.postgres.address import FORM, is_address, parse_address
+from conveyor.adapters.queued.grouping import GroupedQueues
+from conveyor.adapters.queued.work import QueuedWork
 from conveyor.adapters.sqlite.database import Durability, missing_schema, open_database, owner_of
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine, visit_engine
-from conveyor.app.schemes import Opening, Scheme
+from conveyor.app.schemes import Opening, QueueEngine, Scheme
+from conveyor.app.sqs import SQS_CONTROL_QUEUE, SQS_QUEUES
 from conveyor.errors import RefusedToStart
 from conveyor.ports.claims import Claims
 from conveyor.ports.control_queue import ControlQueue
@@ -149,8 +152,10 @@ def _needing_asyncpg() -> Iterator[None]:
         ) from None
 
 
-async def _memory_queues(opening: Opening, _address: str) -> Queues:
-    return MemoryQueues(opening.clock, visibility=opening.settings.lease, random=SystemRandom())
+async def _memory_queues(opening: Opening, _address: str) -> QueueEngine:
+    visibility = opening.settings.lease
+    queues = MemoryQueues(opening.clock, visibility=visibility, random=SystemRandom())
+    return QueueEngine(queues, visibility)
 
 
 METADATA: Mapping[str, Scheme[Metadata]] = {
@@ -167,7 +172,32 @@ CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {
     ),
     "postgresql": _on_postgres(_postgres_control_queue),
     "memory": Scheme(open=_memory_control_queue, in_memory=True),
+    "sqs": SQS_CONTROL_QUEUE,
 }
-QUEUES: Mapping[str, Scheme[Queues]] = {
-    "memory": Scheme(open=_memory_queues, is_offline=False, in_memory=True)
+QUEUES: Mapping[str, Scheme[QueueEngine]] = {
+    "memory": Scheme(open=_memory_queues, is_offline=False, in_memory=True),
+    "sqs": SQS_QUEUES,
 }
+
+
+async def open_work(opening: Opening, engine: TaskEngine) -> tuple[Work, Queues | None]:
+    """Return the work of a task engine, over the queue that the setting names, if it names one."""
+    if not opening.settings.queues:
+        assert engine.work, "checked by `check_engines`"
+        return engine.work, None
+    assert engine.claims, "checked by `check_engines`"
+    scheme, _, address = opening.settings.queues.partition(":")
+    opened = await QUEUES[scheme].open(opening, address)
+    queues = opened.queues
+    if opened.is_billed:
+        queues = grouped = GroupedQueues(queues, opening.clock, visibility=opened.visibility)
+        opening.stack.push_async_callback(grouped.flush)
+    work = QueuedWork(
+        engine.claims,
+        queues,
+        clock=opening.clock,
+        lease=opening.settings.lease,
+        visibility=opened.visibility,
+        holder=opening.incarnation,
+    )
+    return work, opened.queues

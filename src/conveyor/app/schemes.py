@@ -3,13 +3,15 @@
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from conveyor.adapters.files.disk import IsAbandoned
 from conveyor.adapters.sqlite.database import Durability
 from conveyor.ports.clock import Clock, Ids
+from conveyor.ports.queues import Queues
 from conveyor.settings import Settings
 
 P = TypeVar("P")
@@ -50,6 +52,14 @@ class Opening:
             self.opened[key] = await self.stack.enter_async_context(open_it(self, address))
         found: P = self.opened[key]
         return found
+
+
+class QueueEngine(NamedTuple):
+    """What an engine of run queues provides."""
+
+    queues: Queues
+    visibility: timedelta  # for which it hides a received message
+    is_billed: bool = False  # whether each call costs money, so that messages should share calls
 
 
 class Location(StrEnum):

@@ -60,7 +60,7 @@ class AwsService:
     name: str  # in signatures and in the host
     target: str  # the prefix of operations in `X-Amz-Target`
     content_type: str = "application/x-amz-json-1.0"
-    # Operations that only read. A request with a `ClientRequestToken` is repeatable too.
+    # Operations that may be repeated. A request with a `ClientRequestToken` may be, too.
     repeatable: frozenset[str] = frozenset()
 
 
@@ -78,7 +78,25 @@ DYNAMODB = AwsService(
         }
     ),
 )
-SQS = AwsService("sqs", "AmazonSQS")
+# Doing any of them twice is like doing it once, except that a message may be sent or received twice,
+# as SQS itself may do.
+SQS = AwsService(
+    "sqs",
+    "AmazonSQS",
+    repeatable=frozenset(
+        {
+            "ChangeMessageVisibilityBatch",
+            "CreateQueue",
+            "DeleteMessageBatch",
+            "DeleteQueue",
+            "GetQueueAttributes",
+            "GetQueueUrl",
+            "ListQueues",
+            "ReceiveMessage",
+            "SendMessageBatch",
+        }
+    ),
+)
 
 
 class _Failed(Exception):
@@ -121,18 +139,24 @@ class AwsClient:
         *,
         repeatable: bool | None = None,
         deadline: timedelta = DEADLINE,
+        waits: timedelta = timedelta(),
     ) -> dict[str, Any]:
-        """Make a call and return its response. The module says what it raises and when it repeats."""
+        """Make a call and return its response. The module says what it raises and when it repeats.
+
+        `waits` is how long the service may take on purpose: each attempt has that much more.
+        """
         if repeatable is None:
             has_token = isinstance(request, Mapping) and "ClientRequestToken" in request
             repeatable = has_token or operation in self._service.repeatable
         body = msgspec.json.encode(request)
         loop = asyncio.get_running_loop()
-        end = loop.time() + deadline.total_seconds()
+        end = loop.time() + (deadline + waits).total_seconds()
+        longest = (ATTEMPT + waits).total_seconds()
         is_unknown, earlier = False, ""
         for attempt in count():
             try:
-                return await self._attempt(operation, body, attempt, end - loop.time())
+                within = min(end - loop.time(), longest)
+                return await self._attempt(operation, body, attempt, within)
             except ServiceRefusal as refusal:
                 refusal.follows_unknown = is_unknown
                 raise
@@ -156,13 +180,13 @@ class AwsClient:
         return min(FIRST_PAUSE * 2.0**attempt, LONGEST_PAUSE) * self._jitter.uniform(0.5, 1)
 
     async def _attempt(
-        self, operation: str, body: bytes, attempt: int, remaining: float
+        self, operation: str, body: bytes, attempt: int, within: float
     ) -> dict[str, Any]:
         what = f"{self._service.name} {operation}"
         target = f"{self._service.target}.{operation}"
         is_sent = False
         try:
-            async with asyncio.timeout(min(remaining, ATTEMPT.total_seconds())):
+            async with asyncio.timeout(within):
                 keys = await self._keys.current()
                 headers = self._signer.headers(target, body, keys, self._clock.now())
                 is_sent = True

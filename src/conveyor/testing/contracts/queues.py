@@ -10,6 +10,8 @@ from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import OTHER_RUN, RUN, ids_of, new_tasks
 
 TRIES = 100
+# Receives that find nothing before a queue counts as empty: a queue with bad habits may say so in vain.
+EMPTY_CALM, EMPTY = 3, 40
 SECOND = timedelta(seconds=1)
 NOW = timedelta()  # a delay of none
 
@@ -22,6 +24,7 @@ class QueueBench:
     clock: FakeClock
     visibility: timedelta
     calm: bool  # delivers once as long as nothing goes wrong: a real queue promises less
+    counts: bool = True  # it tells each receive of a message, also after answers that were lost
     # Waits by the clock of a queue that has one of its own; None: the fake clock is its clock.
     wait: Callable[[timedelta], Awaitable[None]] | None = None
 
@@ -101,8 +104,7 @@ class QueuesContract:
     async def test_runs_do_not_share_a_queue(self, bench: QueueBench) -> None:
         await _given_messages(bench, 3)
         await bench.queues.open(OTHER_RUN)
-        for _ in range(TRIES):
-            assert list(await bench.queues.receive(OTHER_RUN, 10) or []) == []
+        assert await _receive_all(bench, OTHER_RUN) == []
 
     async def test_a_delayed_message_is_not_seen_before_its_time(self, bench: QueueBench) -> None:
         await bench.queues.open(RUN)
@@ -140,7 +142,8 @@ class QueuesContract:
         await bench.pass_time(bench.visibility)
         counts += [message.receives for message in await _receive_all(bench)]
 
-        assert counts == list(range(1, len(counts) + 1))
+        assert len(counts) >= 2
+        assert counts == list(range(1, len(counts) + 1)) or not bench.counts
 
     async def test_a_message_that_is_put_off_again_and_again_is_not_given_up(
         self, bench: QueueBench
@@ -162,7 +165,9 @@ class QueuesContract:
     async def test_an_acked_message_is_gone_in_the_end(self, bench: QueueBench) -> None:
         await _given_messages(bench, 5)
         for _ in range(TRIES):
-            await bench.queues.ack(RUN, [each.receipt for each in await _receive_all(bench)])
+            if not (received := await _receive_all(bench)):
+                break
+            await bench.queues.ack(RUN, [each.receipt for each in received])
             await bench.pass_time(bench.visibility)
 
         assert await _receive_all(bench) == []
@@ -210,6 +215,13 @@ async def _given_messages(bench: QueueBench, n: int) -> list[TaskId]:
     return names
 
 
-async def _receive_all(bench: QueueBench) -> list[TaskMessage]:
+async def _receive_all(bench: QueueBench, run_id: RunId = RUN) -> list[TaskMessage]:
     """All that can be received now, some of it perhaps more than once."""
-    return [message for _ in range(TRIES) for message in await bench.queues.receive(RUN, 10) or []]
+    received, empty = list[TaskMessage](), 0
+    for _ in range(TRIES):
+        found = await bench.queues.receive(run_id, 10) or []
+        received += found
+        empty = 0 if found else empty + 1
+        if empty == (EMPTY_CALM if bench.calm else EMPTY):
+            break
+    return received

@@ -10,10 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from conveyor.app.engines import SCHEMES
 from conveyor.app.rows import TaskEngine
-from conveyor.app.schemes import Opening, Scheme
+from conveyor.app.schemes import Opening, QueueEngine, Scheme
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.queues import Queues
 from conveyor.testing.shared.client import connected
 from conveyor.testing.shared.store import SharedPorts
 from conveyor.testing.shared.wire import Hello
@@ -49,8 +48,8 @@ async def _tasks(opening: Opening, address: str) -> TaskEngine:
     )
 
 
-async def _queues(opening: Opening, address: str) -> Queues:
-    return (await opening.once(_store, address)).queues
+async def _queues(opening: Opening, address: str) -> QueueEngine:
+    return QueueEngine((await opening.once(_store, address)).queues, opening.settings.lease)
 
 
 async def _control_queue(opening: Opening, address: str) -> ControlQueue:

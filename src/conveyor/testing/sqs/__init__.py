@@ -1,0 +1,1 @@
+"""SQS for tests: a proxy that counts requests and makes faults."""
