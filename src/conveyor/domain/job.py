@@ -39,6 +39,10 @@ MOVES: dict[JobStatus, frozenset[JobStatus]] = {
 }
 
 
+# Smaller jobs are not worth a query for each shard when they are read.
+SHARDED_FROM = 1_000  # tasks
+
+
 class RunPlace(msgspec.Struct, frozen=True):
     """Where the rows of a run are stored, and in which format. It never changes.
 

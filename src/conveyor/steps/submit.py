@@ -32,7 +32,7 @@ from conveyor.domain.file_input import (
     used_by,
 )
 from conveyor.domain.ids import CallerId, EventId, InputId, JobId, RunId
-from conveyor.domain.job import Job, JobStatus, JobType
+from conveyor.domain.job import SHARDED_FROM, Job, JobStatus, JobType
 from conveyor.domain.json_bodies import field_error
 from conveyor.domain.outbox import OutboxEvent, heartbeat_event
 from conveyor.domain.params import dump, result_format
@@ -113,7 +113,8 @@ class SubmitJob:
     check_webhook: CheckWebhook
     notifier: Notifier
     takes_tokens: bool = False  # task tokens of Step Functions
-    task_shard_count: int = 1  # of new jobs
+    task_shard_count: int = 1  # of new jobs that are open or large
+    sharded_from: int = SHARDED_FROM  # tasks
     check_quota: CheckQuota = unlimited
     check_gateway_key: CheckGatewayKey = any_key
     sizes: Sizes = DEFAULT_SIZES
@@ -242,6 +243,9 @@ class SubmitJob:
         large = bool(source_list or body.async_) or len(specs) >= self.limits.sync_tasks
         job_id, run_id = JobId(self.ids.new()), RunId(self.ids.new())
         job = self._new_job(call, body, job_id)
+        is_small = source_list is None and len(specs) < self.sharded_from
+        if job.status is JobStatus.CLOSED and is_small:
+            job = msgspec.structs.replace(job, task_shard_count=1)
         is_kept = job.schedule or (large and job.status is not JobStatus.OPEN)
         if is_kept and source_list is None:
             source_list = SourceList(blob=source_list_key(job_id), count=len(specs))

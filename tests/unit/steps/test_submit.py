@@ -119,7 +119,7 @@ async def test_a_job_and_the_rows_of_its_runs_keep_the_shards_they_were_submitte
     count_: int,
 ) -> None:
     house = a_house()
-    sharded = with_(house.submit_job, task_shard_count=8)
+    sharded = with_(house.submit_job, task_shard_count=8, sharded_from=1)
 
     job_id, run_id = ids_in(await sharded.submit(a_call(count_), ids_as_answer))
     await house.handle_messages()

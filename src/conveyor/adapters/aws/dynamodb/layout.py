@@ -17,8 +17,8 @@ INDEX_KEYS: Mapping[str, tuple[str, str]] = {
     GSI2: ("g2p", "g2s"),
     GSI3: ("g3p", "g3s"),
 }
-# Attributes that an index has beside the keys.
-INCLUDED: Mapping[str, Sequence[str]] = {GSI1: ("st",)}
+# Attributes that an index has beside the keys: the status of a job, and what a failed task shows.
+INCLUDED: Mapping[str, Sequence[str]] = {GSI1: ("st", "a", "c", "f", "h", "p", "u")}
 
 # Partitions of an index over which the entries of one listing are spread. A partition takes 1,000
 # write units a second. Never change it: entries would be looked for in the wrong partitions.

@@ -73,6 +73,21 @@ class DynamoTable:
         return {key_of_item(item): item for items in found for item in items}
 
     async def query(
+        self, partition: str, *, start: Item | None = None, **more: Any
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Query a partition page by page, with the arguments of `query_page`.
+
+        Yields the responses, whose `Items` may be empty before the end. Stop iterating to read no
+        further.
+        """
+        while True:
+            answer = await self.query_page(partition, start=start, **more)
+            start = answer.get("LastEvaluatedKey")
+            yield answer
+            if not start:
+                return
+
+    async def query_page(
         self,
         partition: str,
         *,
@@ -83,12 +98,13 @@ class DynamoTable:
         consistent: bool = False,
         page: int | None = None,
         start: Item | None = None,
+        where: Condition | None = None,
         **more: Any,
-    ) -> AsyncIterator[dict[str, Any]]:
-        """Query a partition, from the sort key `first` to `last`, both included.
+    ) -> dict[str, Any]:
+        """Read one page of a partition, from the sort key `first` to `last`, both included.
 
-        Yields the responses, whose `Items` may be empty before the end; `page` is the most items
-        that DynamoDB reads for one. Stop iterating to read no further.
+        `page` is the most items that DynamoDB reads for it. It leaves out those for which `where`
+        does not hold, but reads and bills them.
         """
         partition_key, sort_key = INDEX_KEYS[index] if index else (PK, SK)
         request: dict[str, Any] = {
@@ -97,16 +113,15 @@ class DynamoTable:
             **_key_condition(partition_key, sort_key, partition, first, last),
             "ScanIndexForward": forward,
             **({"Limit": page} if page else {}),
+            **({"ExclusiveStartKey": start} if start else {}),
             **more,
         }
-        while True:
-            if start:
-                request["ExclusiveStartKey"] = start
-            answer = await self.client.call("Query", request)
-            start = answer.get("LastEvaluatedKey")
-            yield answer
-            if not start:
-                return
+        if where:
+            request["FilterExpression"] = where.text
+            request["ExpressionAttributeValues"] |= where.values
+            if where.names:
+                request["ExpressionAttributeNames"] = where.names
+        return await self.client.call("Query", request)
 
     async def put(self, item: Item, condition: Condition | None = None) -> None:
         """Write an item; `ConditionFailed` if the condition does not hold.
