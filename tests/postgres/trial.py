@@ -32,7 +32,7 @@ from conveyor.testing.factories import (
 
 RUNS = [RunId(f"{number:026}") for number in range(1, 5)]
 LEASE = timedelta(seconds=2)
-LANES = 3  # loops that claim and settle, of one process
+LOOPS = 3  # loops that claim and settle, of one process
 GROUP = 40
 
 
@@ -57,7 +57,7 @@ async def take_part(address: PostgresAddress, name: str, seed: str, tasks: int) 
         dice = Random(f"{seed} {name}")
         async with asyncio.TaskGroup() as group:
             group.create_task(_add(engine, dice, tasks, report))
-            for _ in range(LANES):
+            for _ in range(LOOPS):
                 group.create_task(_work(engine, dice, tasks, report))
     return report
 
