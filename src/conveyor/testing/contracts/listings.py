@@ -178,16 +178,17 @@ class ListingContract:
         assert [run.id for run in rest] == [job.latest_run_id for job in jobs[1:]] + ["7" * 26]
 
     async def test_jobs_are_listed_in_pages_of_bounded_size(self, engine: Engine) -> None:
-        fitting = 11 if engine.largest_record else 2
-        large = "x" * (LISTING_BYTES * 2 // (2 * fitting + 1))
-        jobs = await _given_jobs(engine, fitting + 3, metadata=large)
+        size = min(LISTING_BYTES * 2 // 5, (engine.largest_record or LISTING_BYTES) * 9 // 10)
+        jobs = await _given_jobs(engine, LISTING_BYTES // size + 2, metadata="x" * size)
         ids = [job.id for job in jobs]
 
-        first = await engine.metadata.jobs(CALLER, limit=99)
-        every = await engine.metadata.page(Job, limit=99)
+        first = [job.id for job, _ in await engine.metadata.jobs(CALLER, limit=99)]
+        every = [job.id for job in await engine.metadata.page(Job, limit=99)]
 
-        assert [job.id for job, _ in first] == ids[: -fitting - 1 : -1]
-        assert [job.id for job in every] == ids[:fitting]
+        assert first == ids[: -len(first) - 1 : -1]
+        assert every == ids[: len(every)]
+        for page in (first, every):
+            assert LISTING_BYTES // 2 < len(page) * size < LISTING_BYTES
 
     async def test_a_job_larger_than_a_page_is_listed(self, engine: Engine) -> None:
         if engine.largest_record:

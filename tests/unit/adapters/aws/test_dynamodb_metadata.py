@@ -20,8 +20,8 @@ from conveyor.domain.ids import RunId
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import Channel, OutboxEvent
 from conveyor.domain.run import Run, RunStatus
-from conveyor.errors import KeyTaken, Stale
-from conveyor.ports.metadata import Change, Removed
+from conveyor.errors import KeyTaken, Stale, TooLarge
+from conveyor.ports.metadata import MOST_CHANGES, Change, Removed
 from conveyor.testing.clock import NOON
 from conveyor.testing.dynamodb.engine import DynamoDbEngine, Knobs
 from conveyor.testing.dynamodb.in_process import Loss, client_in_process
@@ -409,5 +409,23 @@ def test_an_expired_record_is_none_until_it_is_removed() -> None:
         await asyncio.sleep(world.knobs.ttl_delay.total_seconds())
         assert await metadata.get(IdempotencyRecord, (CALLER, "key")) is None
         assert not world.items
+
+    run(main())
+
+
+# Sizes.
+
+
+def test_a_page_of_large_records_can_be_committed_at_once() -> None:
+    async def main() -> None:
+        world = World()
+        metadata = await world.open()
+        for name in new_ids(24):
+            await metadata.commit(a_job(id=name, metadata="x" * 200_000))
+        page = await metadata.page(Job, limit=MOST_CHANGES)
+        assert 15 < len(page) < 24
+        await metadata.commit(*page)
+        with pytest.raises(TooLarge, match="together"):
+            await metadata.commit(*page, *[a_job(id=name, metadata="x" * 300_000) for name in "ab"])
 
     run(main())

@@ -10,8 +10,11 @@ from conveyor.adapters.aws.dynamodb.layout import INDEX_KEYS, SK, ItemKey
 from conveyor.adapters.aws.dynamodb.records import CONTENT, RecordKind
 from conveyor.adapters.aws.dynamodb.table import DynamoTable, key_of_item
 from conveyor.adapters.aws.item_size import Item
-from conveyor.ports.metadata import LISTING_BYTES, AnyRow
+from conveyor.ports.metadata import AnyRow
 
+# Of the records of a page, less than the port allows: some steps commit a whole page, and a
+# transaction has its keys and attributes as well.
+PAGE_BYTES = 3_900_000
 FIRST_READ = 25  # records of unknown size that are read at a time: up to 10 MB
 MOST_READ = 100
 SPARE = 8  # entries beside its share that are asked of each partition
@@ -91,7 +94,7 @@ async def records(
     listed: AsyncIterator[IndexEntry],
     *,
     limit: float = inf,
-    most_bytes: float = LISTING_BYTES,
+    most_bytes: float = PAGE_BYTES,
     wanted: Callable[[AnyRow], bool] = lambda _: True,
     consistent: bool = False,
 ) -> list[AnyRow]:
@@ -123,7 +126,7 @@ async def records(
         if len(block) == size:
             if await read():
                 return found
-            mean = used / len(found) if found else LISTING_BYTES / FIRST_READ
+            mean = used / len(found) if found else PAGE_BYTES / FIRST_READ
             fitting = max((most_bytes - used) / max(mean, 1), 1)
             size = int(min(limit - len(found), fitting, MOST_READ))
     if block:

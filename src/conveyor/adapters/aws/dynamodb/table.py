@@ -17,7 +17,7 @@ from conveyor.adapters.aws.item_size import AttributeValue, Item
 
 MOST_ACTIONS = 100  # of a transaction
 LARGEST_ITEM = 400 * 1024  # bytes
-LARGEST_TRANSACTION = 4 * 1024 * 1024  # bytes of all its items
+LARGEST_TRANSACTION = 4_000_000  # bytes of all its items: AWS says 4 MB
 SHOW_OLD = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
