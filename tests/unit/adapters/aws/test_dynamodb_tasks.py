@@ -10,10 +10,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from conveyor.adapters.aws.dynamodb import tasks as tasks_module
 from conveyor.adapters.aws.dynamodb.layout import ItemKey
 from conveyor.adapters.aws.dynamodb.setup import set_up_table
 from conveyor.adapters.aws.dynamodb.table import DynamoTable
@@ -56,6 +57,7 @@ from conveyor.testing.factories import (
 )
 from tests.harness import time_lapse
 from tests.harness.time_lapse import LapseClock
+from tests.seed import examples
 
 TABLE = "conveyor"
 LEASE = timedelta(seconds=90)
@@ -212,18 +214,16 @@ def a_problem(length: int) -> str:
     return encoded(problem(status=422, code="RESP001", detail=detail))
 
 
+@settings(max_examples=examples(200))
 @given(
-    spec=LENGTHS,
-    url=LENGTHS,
-    detail=LENGTHS,
-    final_url=LENGTHS,
+    lengths=st.tuples(LENGTHS, LENGTHS, LENGTHS, LENGTHS),
     lines=st.lists(LENGTHS, max_size=30),
     status=st.sampled_from(TaskStatus),
 )
 def test_a_row_is_small_and_nothing_of_it_is_lost(
-    spec: int, url: int, detail: int, final_url: int, lines: list[int], status: TaskStatus
+    lengths: tuple[int, int, int, int], lines: list[int], status: TaskStatus
 ) -> None:
-    row, place = _large_row(spec, url, detail, final_url, status), RunPlace(JOB, 8)
+    row, place = _large_row(*lengths, status=status), RunPlace(JOB, 8)
     for number, length in enumerate(lines, 1):
         attempt = Attempt(
             attempt=number,
@@ -243,12 +243,11 @@ def test_a_row_is_small_and_nothing_of_it_is_lost(
 
 
 def replaced(row: TaskRow) -> TaskRow:
-    """As it is read: final tasks have no token, and lines are a list."""
-    token = "" if row.task.is_final else row.token
-    return dataclasses.replace(row, token=token, lines=list(row.lines))
+    """As it is read: final tasks have no token."""
+    return dataclasses.replace(row, token="" if row.task.is_final else row.token)
 
 
-def _large_row(spec: int, url: int, detail: int, final_url: int, status: TaskStatus) -> TaskRow:
+def _large_row(spec: int, url: int, detail: int, final_url: int, *, status: TaskStatus) -> TaskRow:
     [new] = new_tasks(RUN, 1)
     is_final = status in {TaskStatus.SUCCESSFUL, TaskStatus.FAILED}
     task = Task(
@@ -365,17 +364,21 @@ def test_a_page_of_a_sharded_run_reads_the_rows_that_it_shows() -> None:
     run(main())
 
 
-def test_a_filtered_page_ends_after_so_many_rows_and_says_where_to_go_on() -> None:
+def test_a_filtered_page_ends_after_so_many_rows_and_says_where_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks_module, "MOST_READ", 400)
+
     async def main() -> None:
         world = World()
         rows = await world.open()
-        ids = await given_tasks(rows, 6_000, shards=8)
-        held_ones = await rows.claims.take(RUN, [ids[10], ids[5_900]])
+        ids = await given_tasks(rows, 600, shards=8)
+        held_ones = await rows.claims.take(RUN, [ids[10], ids[590]])
         processing = frozenset({TaskStatus.PROCESSING})
 
         first = await rows.tasks.page(RUN, limit=10, statuses=processing)
         assert first.cursor is not None
-        assert 3_900 <= first.cursor < 5_900
+        assert 390 <= first.cursor < 590
         second = await rows.tasks.page(RUN, limit=10, after=first.cursor, statuses=processing)
 
         assert [*ids_of(first.tasks), *ids_of(second.tasks)] == sorted(ids_of(held_ones))

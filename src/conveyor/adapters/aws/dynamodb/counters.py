@@ -1,14 +1,14 @@
 """Counts and failure groups of runs.
 
 Settles at the same time must not write the same item: their transactions would conflict. So a run has
-many counter items, and its counts are their sum. A process lends each transaction a slot, an item that
-only this process writes and only one transaction at a time. It therefore knows what the item holds, and
-writes it as a whole, on condition that the item has the number of writes that it expects. A slot whose
-last write may or may not have taken effect is not lent again, and neither is one that was removed with
-its run: the next transaction begins a new one.
+many counters, and its counts are their sum. A process lends each transaction a counter that only this
+process writes, and only one transaction at a time. It therefore knows what the counter holds, and
+writes it as a whole, on condition that it was written as often as the process knows. A counter whose
+last write may or may not have taken effect is not lent again, nor is one that was removed with its run:
+the next transaction begins a new one.
 
-The failure groups of a slot are in the counter while they fit into `PAGE_BYTES`, and then in further
-items of at most that size, so that a failure bills one or two small items however many groups there are.
+The failure groups are in the counter while they fit into `PAGE_BYTES`, and then in further items of at
+most that size, so that a failure bills one or two small items however many groups there are.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ from conveyor.domain.failure_groups import FailureGroup, FailureKey, listed, wit
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import RunPlace
 
-MOST_SLOTS = 8  # of a run that one process writes at the same time; further settles wait
-MOST_RUNS = 10_000  # whose slots a process remembers
+MOST_COUNTERS = 8  # of a run that one process writes at the same time; further settles wait
+MOST_RUNS = 10_000  # whose counters a process remembers
 PAGE_BYTES = 1_000
 
 Failure = tuple[FailureKey, TaskId]
@@ -50,7 +50,7 @@ NUMBER, TOKEN, CONTENT = "n", "w", "f"  # of writes, of the last write, and what
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterPage:
-    """An item of a slot."""
+    """An item of a counter."""
 
     key: ItemKey
     number: int = 0  # of its writes
@@ -79,8 +79,8 @@ class CounterPage:
 
 
 @dataclass(slots=True)
-class CounterSlot:
-    """The items of a slot as they are stored: the counter, then the pages of more groups."""
+class OwnedCounter:
+    """The items of a counter as they are stored: the counter, then the pages of more groups."""
 
     pages: list[CounterPage]
     is_known: bool = True
@@ -91,21 +91,23 @@ class CounterSlot:
     def key(self) -> ItemKey:
         return self.pages[0].key
 
-    def added(self, counts: Counts, failures: Iterable[Failure]) -> "SlotChange":
-        """What a transaction writes that counts these. The slot itself does not change yet."""
-        change = SlotChange(self, {0: replace(self.pages[0], counts=self.pages[0].counts + counts)})
+    def added(self, counts: Counts, failures: Iterable[Failure]) -> "CounterChange":
+        """What a transaction writes that counts these. The counter itself does not change yet."""
+        change = CounterChange(
+            self, {0: replace(self.pages[0], counts=self.pages[0].counts + counts)}
+        )
         for key, example in failures:
             change.add_failure(key, example)
         return change
 
 
-class SlotChange:
-    """Items of a slot that a transaction writes."""
+class CounterChange:
+    """Items of a counter that a transaction writes."""
 
-    def __init__(self, slot: CounterSlot, pages: dict[int, CounterPage]) -> None:
-        self._slot, self._pages = slot, pages
-        self._groups = dict(slot.groups)
-        self._page_of = dict(slot.page_of)
+    def __init__(self, counter: OwnedCounter, pages: dict[int, CounterPage]) -> None:
+        self._counter, self._pages = counter, pages
+        self._groups = dict(counter.groups)
+        self._page_of = dict(counter.page_of)
 
     def add_failure(self, key: FailureKey, example: TaskId) -> None:
         group = with_failure(self._groups, key, example)
@@ -122,35 +124,35 @@ class SlotChange:
         return [table.putting(page.item(token), page.follows) for page in pages]
 
     def took_effect(self) -> None:
-        slot = self._slot
+        counter = self._counter
         for number, page in sorted(self._pages.items()):
             written = replace(page, number=page.number + 1)
-            if number == len(slot.pages):
-                slot.pages.append(written)
+            if number == len(counter.pages):
+                counter.pages.append(written)
             else:
-                slot.pages[number] = written
-        slot.groups, slot.page_of = self._groups, self._page_of
+                counter.pages[number] = written
+        counter.groups, counter.page_of = self._groups, self._page_of
 
     def _page(self, number: int) -> CounterPage:
         if number in self._pages:
             return self._pages[number]
-        if number < len(self._slot.pages):
-            return self._slot.pages[number]
-        pk, sk = self._slot.key
+        if number < len(self._counter.pages):
+            return self._counter.pages[number]
+        pk, sk = self._counter.key
         return CounterPage(key=ItemKey(pk, f"G{sk[1:]}.{number}"))
 
     def _page_for(self, group: FailureGroup) -> int:
         """The last page, if the group fits into it, else a new one."""
-        last = max(len(self._slot.pages) - 1, *self._pages)
+        last = max(len(self._counter.pages) - 1, *self._pages)
         page = self._page(last)
         fits = replace(page, groups=(*page.groups, group)).has_room()
         return last if fits or not (page.groups or last == 0) else last + 1
 
 
-class RunSlots:
+class RunPool:
     def __init__(self) -> None:
-        self.places = asyncio.Semaphore(MOST_SLOTS)
-        self.free: list[CounterSlot] = []
+        self.places = asyncio.Semaphore(MOST_COUNTERS)
+        self.free: list[OwnedCounter] = []
 
 
 class RunCounters:
@@ -158,18 +160,18 @@ class RunCounters:
 
     def __init__(self, table: DynamoTable, *, incarnation: str) -> None:
         self._table, self._incarnation = table, incarnation
-        self._runs: dict[RunId, RunSlots] = {}
+        self._runs: dict[RunId, RunPool] = {}
         self._numbers = count()
 
     @asynccontextmanager
-    async def lent(self, place: RunPlace, run_id: RunId) -> AsyncIterator[CounterSlot]:
-        """A slot that nobody else uses meanwhile. It is not lent again unless `is_known`."""
-        slots = self._runs.get(run_id) or self._begin(run_id)
-        async with slots.places:
-            slot = slots.free.pop() if slots.free else self._new_slot(place, run_id)
-            yield slot
-            if slot.is_known:
-                slots.free.append(slot)
+    async def lent(self, place: RunPlace, run_id: RunId) -> AsyncIterator[OwnedCounter]:
+        """A counter that nobody else uses meanwhile. It is not lent again unless `is_known`."""
+        pool = self._runs.get(run_id) or self._begin(run_id)
+        async with pool.places:
+            counter = pool.free.pop() if pool.free else self._new_counter(place, run_id)
+            yield counter
+            if counter.is_known:
+                pool.free.append(counter)
 
     async def counts(self, place: RunPlace, run_id: RunId) -> Counts:
         counters = await self._read(place, f"C#{run_id}#")
@@ -208,12 +210,12 @@ class RunCounters:
             for item in page["Items"]
         ]
 
-    def _begin(self, run_id: RunId) -> RunSlots:
-        self._runs[run_id] = slots = RunSlots()
+    def _begin(self, run_id: RunId) -> RunPool:
+        self._runs[run_id] = pool = RunPool()
         if len(self._runs) > MOST_RUNS:
             del self._runs[next(iter(self._runs))]
-        return slots
+        return pool
 
-    def _new_slot(self, place: RunPlace, run_id: RunId) -> CounterSlot:
+    def _new_counter(self, place: RunPlace, run_id: RunId) -> OwnedCounter:
         name = f"C#{run_id}#{self._incarnation}.{next(self._numbers)}"
-        return CounterSlot([CounterPage(key=ItemKey(job_partition(place), name))])
+        return OwnedCounter([CounterPage(key=ItemKey(job_partition(place), name))])

@@ -110,7 +110,7 @@ class StoredFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     end: PartRef | None = msgspec.field(name="x", default=None)
     source_run_id: RunId | None = msgspec.field(name="o", default=None)
     scraped_at: int | None = msgspec.field(name="z", default=None)
-    lines: Sequence[StoredLine] = msgspec.field(name="h", default=())
+    lines: tuple[StoredLine, ...] = msgspec.field(name="h", default=())
     older: PartRef | None = msgspec.field(name="y", default=None)
 
 
@@ -170,7 +170,7 @@ class TaskRow:
 
     key: ItemKey
     task: Task
-    lines: Sequence[StoredLine] = ()
+    lines: tuple[StoredLine, ...] = ()
     listed: PartRef | None = None
     called: PartRef | None = None
     end: PartRef | None = None
@@ -366,7 +366,7 @@ def _stored(row: TaskRow) -> StoredFields:
         end=row.end,
         source_run_id=task.source_run_id,
         scraped_at=None if task.scraped_at is None else stamp(task.scraped_at),
-        lines=tuple(row.lines),
+        lines=row.lines,
         older=row.older,
     )
 

@@ -6,8 +6,8 @@
 | task of a run in one partition | `Job#<job>` | `T#<run>#<task>` |
 | task of a run over N shards | `Job#<job>#TS<k>` | the same |
 | part of a task beside its row | that of the task | `P#<run>#<task>#<name>.<chunk>` |
-| counter | `Job#<job>` | `C#<run>#<incarnation>.<slot>` |
-| more failure groups of a counter | `Job#<job>` | `G#<run>#<incarnation>.<slot>.<page>` |
+| counter | `Job#<job>` | `C#<run>#<incarnation>.<number>` |
+| more failure groups of a counter | `Job#<job>` | `G#<run>#<incarnation>.<number>.<page>` |
 
 The shard k of a task is the FNV-1a hash of its id modulo N. The id begins with the index, so sort keys
 grow, and DynamoDB cannot relieve a partition by splitting it: only N does.

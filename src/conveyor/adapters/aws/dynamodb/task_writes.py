@@ -7,7 +7,7 @@ from random import Random
 import structlog
 
 from conveyor.adapters.aws.dynamodb.counters import TOKEN as COUNTER_TOKEN
-from conveyor.adapters.aws.dynamodb.counters import CounterSlot, Failure, RunCounters
+from conveyor.adapters.aws.dynamodb.counters import Failure, OwnedCounter, RunCounters
 from conveyor.adapters.aws.dynamodb.table import MOST_ACTIONS, Condition, DynamoTable, key_of_item
 from conveyor.adapters.aws.dynamodb.task_items import HOT_BYTES, PackedRow
 from conveyor.adapters.aws.dynamodb.task_parts import TaskPartStore
@@ -80,8 +80,8 @@ class TaskWriter:
     ) -> list[WriteResult]:
         results: dict[int, WriteResult] = {}
         while left := [number for number in range(len(writes)) if number not in results]:
-            async with self._counters.lent(place, run_id) as slot:
-                failed = await self._attempt(slot, [writes[number] for number in left])
+            async with self._counters.lent(place, run_id) as counter:
+                failed = await self._attempt(counter, [writes[number] for number in left])
             if failed is None:
                 results |= dict.fromkeys(left, WriteResult(done=True))
             else:
@@ -89,36 +89,36 @@ class TaskWriter:
         return [results[number] for number in range(len(writes))]
 
     async def _attempt(
-        self, slot: CounterSlot, writes: Sequence[CountedWrite]
+        self, counter: OwnedCounter, writes: Sequence[CountedWrite]
     ) -> dict[int, WriteResult] | None:
         """Write all, or find out which cannot be written; None if all were."""
-        change = slot.added(total(write.counts for write in writes), _failures(writes))
+        change = counter.added(total(write.counts for write in writes), _failures(writes))
         # A new one for each attempt: under the same token other actions are refused.
         token = self.token(128)
         rows = [self._table.putting(write.packed.item, write.condition) for write in writes]
-        slot.is_known = False  # until the outcome is
+        counter.is_known = False  # until the outcome is
         try:
             await self._table.transact([*rows, *change.actions(self._table, token)], token)
         except TransactionCanceled as canceled:
             reasons = canceled.reasons
-            slot.is_known = all(reason.code != CONDITION for reason in reasons[len(writes) :])
+            counter.is_known = all(reason.code != CONDITION for reason in reasons[len(writes) :])
             failed = {
                 number: WriteResult(done=False, stored=reason.item)
                 for number, reason in enumerate(reasons[: len(writes)])
                 if reason.code == CONDITION
             }
-            if not failed and slot.is_known:
+            if not failed and counter.is_known:
                 raise Unavailable(str(canceled)) from canceled
             return failed
         except OutcomeUnknown:
-            stored = await self._table.get(slot.key)
+            stored = await self._table.get(counter.key)
             if stored is None or stored[COUNTER_TOKEN]["S"] != token:
                 raise
         except Unavailable:
-            slot.is_known = True  # nothing was done
+            counter.is_known = True  # nothing was done
             raise
         change.took_effect()
-        slot.is_known = True
+        counter.is_known = True
         return None
 
     def _check_size(self, packed: PackedRow) -> None:

@@ -126,9 +126,12 @@ class DynamoTasks:
         step = limit
         while not (page.is_full or rows.is_over):
             page.add(await rows.next(step))
-            if page.filters and rows.rows_read >= MOST_READ:
+            if not page.filters:
+                step = limit - len(page.rows)
+            elif rows.rows_read < MOST_READ:
+                step = min(2 * step, LARGEST_STEP, MOST_READ - rows.rows_read)
+            else:
                 break
-            step = min(2 * step, LARGEST_STEP) if page.filters else limit - len(page.rows)
         is_last = rows.is_over and not page.is_full
         found = page.rows
         if whole:
