@@ -12,6 +12,7 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -103,6 +104,7 @@ class Engines(Stores):
     # Claims of processes known to be dead; None if other processes may be alive.
     dead_claims: Sequence[Held] | None = None
     task_shard_count: int = 1  # of new jobs
+    settle_wait: timedelta = timedelta()  # for which finished tasks wait to share a settle
     shares_coordination: bool = False  # whether other processes have the same
     in_memory: frozenset[str] = frozenset()  # kinds of state that end with this process
     # Remove unfinished files from folders that other processes may use too.
@@ -213,8 +215,7 @@ async def open_engines(
     tasks = await _open(TASKS, opening, settings.tasks)
     work, queues = await open_work(opening, tasks)
     control_queue = await _open(CONTROL_QUEUE, opening, settings.control_queue)
-    in_folder = uses_folder(settings)
-    if in_folder:
+    if in_folder := uses_folder(settings):
         _keep_private(settings.folder)  # which opening the database has locked
     keys = await open_keys(settings, metadata, clock, is_shared=shares_metadata(settings))
     coordination = await _open(COORDINATION, opening, settings.coordination)
@@ -241,6 +242,7 @@ async def open_engines(
         due_times=tasks.due_times,
         dead_claims=tasks.dead_claims,
         task_shard_count=tasks.shards,
+        settle_wait=tasks.settle_wait,
         shares_coordination=shared is not None,
         in_memory=in_memory,
         sweep_unfinished=opening.sweep_unfinished,

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from datetime import timedelta
 from random import SystemRandom
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -41,6 +42,7 @@ class TaskEngine(NamedTuple):
     dead_claims: Sequence[Held] | None
     claims: Claims | None = None  # for a queue beside the rows; None if the engine takes none
     shards: int = 1  # over which it spreads the rows of a run of a new job
+    settle_wait: timedelta = timedelta()  # for which finished tasks wait to share a settle
 
 
 def _sqlite(opening: Opening, _address: str) -> AbstractAsyncContextManager[SqliteEngine]:

@@ -356,6 +356,7 @@ def _dispatch(
             renew_from=settings.lease / 2 if engines.queues else timedelta(),
             lease=settings.permit_lease,
             grace=settings.grace,
+            settle_wait=engines.settle_wait,
         ),
         shared_as=engines.incarnation if engines.shares_coordination else "",
     )

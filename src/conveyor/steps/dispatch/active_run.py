@@ -225,6 +225,7 @@ class ActiveRun:
     idle_until: float = 0.0  # nothing was due
     idle: float = 0.0  # seconds of the last rest; doubles
     lacks_permits: bool = False  # it rests because other processes have all permits
+    claims: int = 0  # that the engine has not answered
     is_gone: bool = False  # no longer live: nothing new starts
     probed_at: float = 0.0  # when a task of it was last a probe of the gateway
 
@@ -279,6 +280,11 @@ class ActiveRun:
             return False
         self.permits_wait_until = 0.0
         return True
+
+    @property
+    def has_come_short(self) -> bool:
+        """Whether the last claim found fewer tasks than it wanted."""
+        return self.idle > 0
 
     def rest(self, now: float, *, shortest: timedelta, longest: timedelta) -> None:
         """Claim nothing for a while: nothing is due, or there is no permit. Doubles each time."""

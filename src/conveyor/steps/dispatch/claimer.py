@@ -47,7 +47,9 @@ class Claimer:
             return await self._probe(group)
         if self.places.free <= 0:
             return 0
-        ready = self.discovery.ready(self.rng)
+        ready = [
+            run for run in self.discovery.ready(self.rng) if run.claims < self.config.claims_of_run
+        ]
         if self.storage.is_probing:
             return await self._probe_storage(group, ready)
         demands = {
@@ -102,6 +104,8 @@ class Claimer:
     async def _claim(self, group: asyncio.TaskGroup, grants: dict[ActiveRun, ClaimGrant]) -> int:
         wants: Mapping[ActiveRun, int] = {}
         started: Counter[ActiveRun] = Counter()
+        for run in grants:
+            run.claims += 1
         try:
             try:
                 permits = await self.permits.reserve(grants)
@@ -117,6 +121,7 @@ class Claimer:
                 # Before the next await: from now on the started tasks themselves hold the places.
                 for run, grant in grants.items():
                     run.end_claim(grant)
+                    run.claims -= 1
             await self.settle_final([task for task in tasks if task.is_final])
         finally:
             # Also when the engine is unavailable: permits without tasks would block other processes.

@@ -28,6 +28,9 @@ class DispatchConfig:
     longest_idle: timedelta = timedelta(milliseconds=500)
     unavailable_wait: timedelta = timedelta(seconds=1)  # until an engine is tried again
     claim_loops: int = 3  # concurrent claims: one waits for the engine while another starts tasks
+    claims_of_run: int = 3  # of these loops, how many may claim of the same run at a time
+    # How long finished tasks may wait for more of their run to be settled with. Zero: not at all.
+    settle_wait: timedelta = timedelta()
     # As many tasks are prefetched as a run is likely to start within this time.
     prefetch: timedelta = timedelta(milliseconds=40)
     grace: timedelta = timedelta(seconds=20)  # in which the program stops
@@ -65,4 +68,6 @@ def config_over_queues(concurrency: int) -> DispatchConfig:
         permit_wait=timedelta(milliseconds=50),
         longest_idle=timedelta(seconds=5),
         prefetch=timedelta(),
+        # A run whose rows are throttled would occupy every loop, and delay all other runs.
+        claims_of_run=1,
     )

@@ -48,8 +48,14 @@ from conveyor.steps.dispatch.claimer import Claimer
 from conveyor.steps.dispatch.config import BATCH_WAIT, SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.dispatch.discovery import Discovery
 from conveyor.steps.dispatch.fetcher import Fetcher
-from conveyor.steps.dispatch.gateway_health import CHECK_EVERY, GatewayHealth, never_answers
+from conveyor.steps.dispatch.gateway_health import (
+    CHECK_EVERY,
+    Finished,
+    GatewayHealth,
+    never_answers,
+)
 from conveyor.steps.dispatch.permits import Permits, key_permit_name
+from conveyor.steps.dispatch.settle_groups import SettleGroups
 from conveyor.steps.dispatch.shared_limits import GATEWAY, SharedLimits
 from conveyor.steps.dispatch.storage_pause import StoragePause
 from conveyor.steps.shared.attempt import Assignment, CallResult, FinishedAttempt
@@ -85,6 +91,7 @@ class Dispatcher:
     storage: StoragePause = field(init=False)
     fetcher: Fetcher = field(init=False)
     claimer: Claimer = field(init=False)
+    groups: SettleGroups = field(init=False)
     # None if no other process has the same coordination.
     shared_limits: SharedLimits | None = field(init=False, default=None)
 
@@ -128,6 +135,7 @@ class Dispatcher:
         )
         if shared_as:
             self._share_limits(coordination, shared_as)
+        self.groups = SettleGroups(self.clock, self.config)
         self.claimer = self._claimer()
 
     def _claimer(self) -> Claimer:
@@ -278,7 +286,10 @@ class Dispatcher:
 
     async def _settle_loop(self) -> None:
         while True:
-            await self.fetcher.any_finished.wait()
+            if self.groups.waiting:
+                await self._wait_for(self.fetcher.any_finished, self.groups.next_at())
+            else:
+                await self.fetcher.any_finished.wait()
             # Under load more tasks finish within milliseconds, and share the commit.
             if len(self.fetcher.finished) < self.config.batch < len(self.inflight):
                 await asyncio.sleep(BATCH_WAIT.total_seconds())
@@ -286,12 +297,24 @@ class Dispatcher:
             await self.settle_finished()
 
     async def settle_finished(self) -> None:
-        """Settle everything that has finished, as one group."""
+        """Settle everything that has finished and need not wait for more, in one call."""
         # Taken before the first await, so that another settle loop takes only what finishes later.
         finished, self.fetcher.finished = self.fetcher.finished, []
-        if not finished:
+        if not (closed := self.groups.closed(finished)):
             return
+        self._wake_settle_loop()
+        try:
+            await self._settle(closed)
+        finally:
+            self.groups.end(closed)
+            self._wake_settle_loop()
 
+    def _wake_settle_loop(self) -> None:
+        """Let another loop wait for the groups that have not closed, while this one is busy."""
+        if self.groups.waiting:
+            self.fetcher.any_finished.set()
+
+    async def _settle(self, finished: Sequence[Finished]) -> None:
         def writing(is_settling: bool) -> None:
             for entry, _ in finished:
                 entry.is_settling = is_settling
@@ -407,6 +430,8 @@ class Dispatcher:
     async def _wind_down(self, began: float) -> None:
         """Let calls finish, hand back the rest, settle everything: all within the grace."""
         times, loop = self.config.stop_times, asyncio.get_running_loop()
+        self.groups.is_stopping = True
+        self._wake_settle_loop()
         self._hand_back_all_waiting()
         self.fetcher.settle_soon(self.health.stop())
         workers = [entry.worker for entry in self.inflight.values() if entry.worker]
