@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 EMULATORS := .venv-emulators/.ready
 
-.PHONY: help setup emulators demo dev test test-long crash-points check format reference bench bench-peers clean
+.PHONY: help setup emulators demo dev up-postgres test test-long crash-points check format reference bench bench-peers clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ demo: $(STAMP) ## scrape 1,000 URLs through the official client, and show what c
 
 dev: $(STAMP) ## run the service on http://127.0.0.1:8080 with a mock gateway
 	@$(BIN)/conveyor dev --mock-gateway
+
+up-postgres: setup ## run a deployment on PostgreSQL with one api and two workers, until it is stopped
+	@$(BIN)/python -m conveyor.testing.local postgres --port $(or $(PORT),8080)
 
 test: setup ## run the tests, with the real engines they need
 	@$(BIN)/pytest -m 'not long'
@@ -61,4 +64,4 @@ bench-peers: $(STAMP) ## measure the queues and crawlers people would use instea
 	@$(BIN)/python -m benchmarks.peers
 
 clean: ## remove what the other commands made
-	@rm -rf .venv .venv-emulators .venv-peers demo data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .venv-emulators .venv-peers demo data run .mypy_cache .ruff_cache .pytest_cache .hypothesis

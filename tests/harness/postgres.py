@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ import pytest
 from conveyor.adapters.postgres.address import PostgresAddress
 from conveyor.adapters.postgres.database import PostgresDatabase, open_database
 from conveyor.adapters.postgres.schema import migrate
+from conveyor.testing.local.servers import postgres_programs, server_user
 from tests.emulators import missing
 from tests.harness.programs import free_port
 
@@ -59,7 +59,7 @@ class Postgres:
     def create(self) -> None:
         self._folder.chmod(0o711)  # so that another user reaches its own folder in it
         (self._folder / "data").mkdir(mode=0o700)
-        if user := _user():
+        if user := server_user():
             shutil.chown(self._folder / "data", user)
         command = ["initdb", "--username=conveyor", "--auth=trust", "--encoding=UTF8", "--no-sync"]
         self._call([*command, "--locale=C.UTF-8", "-D", str(self._folder / "data")]).wait()
@@ -90,7 +90,7 @@ class Postgres:
         with (self._folder / "log").open("ab") as log:
             return subprocess.Popen(
                 [self._binaries / command[0], *command[1:]],
-                user=_user(),
+                user=server_user(),
                 cwd=self._folder,
                 env={"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"], "TZ": "UTC"},
                 stdout=log,
@@ -248,22 +248,11 @@ def _launch(version: int) -> _Running:
     return _Running(server.port, server.process.pid, str(folder))
 
 
-def _user() -> str | None:
-    """The user of the server, which refuses to run as root; None: ours."""
-    return "nobody" if os.getuid() == 0 else None
-
-
 def _binaries(version: int, folder: Path) -> Path:
-    spec = find_spec(PACKAGES[version])
-    if spec is None or not spec.submodule_search_locations:
+    found = postgres_programs(PACKAGES[version], folder)
+    if found is None:
         missing(f"there is no PostgreSQL {version}: run `make setup`")
-    package = Path(next(iter(spec.submodule_search_locations)))
-    if all(one.stat().st_mode & 0o1 for one in package.parents):
-        return package / "pginstall" / "bin"
-    # Another user must reach them, with the libraries beside the package.
-    for part in (package.name, f"{package.name}.libs"):
-        shutil.copytree(package.parent / part, folder / part, symlinks=True)
-    return folder / package.name / "pginstall" / "bin"
+    return found
 
 
 @contextmanager

@@ -1,0 +1,52 @@
+"""Which engines a deployment has, and the settings that lead its processes to them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conveyor.testing.local.servers import (
+    CREDENTIALS,
+    HOST,
+    REGION,
+    free_port,
+    postgres,
+    seaweedfs,
+    valkey,
+)
+from conveyor.testing.local.supervisor import Program
+
+BUCKET = "conveyor-dev"
+
+
+@dataclass(frozen=True)
+class Stack:
+    creation: Sequence[Program]  # that run once, before the others
+    programs: Sequence[Program]  # in the order in which they are started
+    settings: Mapping[str, str]
+
+
+def postgresql(folder: Path) -> Stack:
+    port, s3_port, valkey_port = free_port(), free_port(), free_port()
+    creation, server = postgres(port, folder)
+    return Stack(
+        creation,
+        [valkey(valkey_port, folder), seaweedfs(s3_port, folder), server],
+        {
+            **CREDENTIALS,
+            "CONVEYOR_ENGINES": "postgres",
+            "CONVEYOR_METADATA": f"postgresql://conveyor@{HOST}:{port}/postgres?sslmode=disable",
+            **_shared(s3_port, valkey_port),
+        },
+    )
+
+
+def _shared(s3_port: int, valkey_port: int) -> dict[str, str]:
+    storage = f"s3://{BUCKET}/pages?endpoint=http://{HOST}:{s3_port}&region={REGION}"
+    return {
+        "CONVEYOR_BODIES": storage,
+        "CONVEYOR_BLOBS": storage,
+        "CONVEYOR_COORDINATION": f"redis://{HOST}:{valkey_port}/0",
+    }
+
+
+STACKS: Mapping[str, Callable[[Path], Stack]] = {"postgres": postgresql}
