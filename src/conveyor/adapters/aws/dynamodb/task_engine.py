@@ -12,6 +12,9 @@ from conveyor.adapters.aws.dynamodb.task_writes import TaskWriter, Watch
 from conveyor.adapters.aws.dynamodb.tasks import DynamoTasks
 from conveyor.ports.clock import Clock
 
+# Each settle writes the counter of its run, so finished tasks should wait to share one.
+SETTLE_WAIT = timedelta(seconds=1)
+
 
 class DynamoTaskRows(NamedTuple):
     tasks: DynamoTasks

@@ -33,7 +33,7 @@ from conveyor.adapters.aws.dynamodb.task_keys import (
 from conveyor.adapters.aws.dynamodb.task_parts import TaskPartStore
 from conveyor.adapters.aws.dynamodb.task_ranges import TaskRange
 from conveyor.adapters.aws.dynamodb.task_writes import CountedWrite, TaskWriter
-from conveyor.adapters.aws.dynamodb.together import together
+from conveyor.adapters.aws.dynamodb.together import MOST_AT_ONCE, together
 from conveyor.adapters.aws.faults import DUPLICATE
 from conveyor.adapters.aws.item_size import Item
 from conveyor.domain.counts import ZERO, Counts
@@ -53,6 +53,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.tasks import PAGE_BYTES, TaskPage
 
 MOST_READ = 4_000  # rows that a filtered page reads; then it ends with what it has
+BATCHES_AT_ONCE = 2  # of inserts of each shard: enough for the 1,000 units a second that it takes
 LARGEST_STEP = 1_000  # rows that it reads at a time
 FAILED_ONLY = frozenset({TaskStatus.FAILED})
 ADDED = "0"  # the name of parts that are written with a new row
@@ -254,7 +255,10 @@ class DynamoTasks:
             shards[row.row.shard].append(row)
         in_turn = zip_longest(*[_batches(of_shard) for of_shard in shards.values()])
         batches = [batch for turn in in_turn for batch in turn if batch]
-        return sum(await together([partial(self._insert_batch, batch) for batch in batches]))
+        # More at once would be throttled, and those that wait longest between their repeats, as the
+        # pauses grow, would get no unit before their deadline.
+        most = min(BATCHES_AT_ONCE * len(shards), MOST_AT_ONCE)
+        return sum(await together([partial(self._insert_batch, one) for one in batches], most=most))
 
     async def _insert_batch(self, rows: Sequence[PackedRow]) -> int:
         results = await self._table.batches.execute(
