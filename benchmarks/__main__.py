@@ -2,6 +2,8 @@
 
 from benchmarks import (
     aws_client,
+    aws_cost,
+    aws_model,
     bodies,
     busy,
     drain,
@@ -34,6 +36,8 @@ for benchmark in (
     receives,
     valkey,
     aws_client,
+    aws_cost,
+    aws_model,
 ):
     print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}")
     benchmark.main()

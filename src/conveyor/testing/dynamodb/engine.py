@@ -67,6 +67,8 @@ class DynamoDbEngine:
     knobs: Knobs = field(default_factory=Knobs)
     meter: Meter = field(default_factory=Meter)
     tables: dict[str, StoredTable] = field(default_factory=dict)
+    # Names the kind of a request for the meter.
+    classify: Callable[[str, Mapping[str, Any]], str] = kind_of_request
     # Of transactions: the request and when the token ends.
     tokens: dict[str, tuple[Mapping[str, Any], float]] = field(default_factory=dict)
     _limits: PartitionLimits = field(init=False)
@@ -86,7 +88,7 @@ class DynamoDbEngine:
         self._charged = Units()
         if operation not in OPERATIONS:
             raise Refusal("UnknownOperationException", operation)
-        kind = kind_of_request(operation, request)
+        kind = self.classify(operation, request)
         try:
             check_fields(operation, request)
             response = OPERATIONS[operation](self, request)

@@ -1,0 +1,72 @@
+"""What tasks cost on DynamoDB: a change that makes them dearer fails here.
+
+`benchmarks/aws_cost.py` measures the same with larger jobs; docs/aws-cost.md has its figures.
+"""
+
+import pytest
+from benchmarks.aws_cost import (
+    Figure,
+    Scene,
+    cpu_of_calls,
+    finished,
+    reading_figures,
+    scenes,
+    throughput_figures,
+    written,
+)
+
+from tests.harness import time_lapse
+
+SMALL = [
+    Scene(page=1.0, shards=8, tasks=1_000, goal=4.3),
+    Scene(page=0.05, shards=1, tasks=100, goal=4.7),
+    Scene(page=1.0, shards=1, tasks=300, goal=6.5, refuses_first=True),
+]
+
+
+def check_cost(scene: Scene) -> None:
+    service = time_lapse.run(finished(scene))
+    cost = written(service, scene.tasks)
+    assert cost <= scene.goal, service.fake.meter.table()
+    assert cost >= 4  # or the meter missed something
+    assert service.gateway.calls == scene.tasks * (2 if scene.refuses_first else 1)
+
+
+@pytest.mark.parametrize("scene", SMALL, ids=str)
+def test_a_task_costs_no_more_write_units_than_its_goal(scene: Scene) -> None:
+    check_cost(scene)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scene", scenes(), ids=str)
+def test_no_kind_of_job_costs_more_write_units_than_its_goal(scene: Scene) -> None:
+    check_cost(scene)
+
+
+@pytest.mark.parametrize("shards", [1, 8])
+def test_results_are_listed_without_reading_more_than_is_served(shards: int) -> None:
+    rows, _ended, live = reading_figures(shards, 1_000)
+    check([rows, live])
+
+
+def test_a_job_over_eight_partitions_is_six_times_as_fast() -> None:
+    check_throughput(1_000)
+
+
+@pytest.mark.long
+def test_a_large_job_over_eight_partitions_is_six_times_as_fast() -> None:
+    check_throughput(5_000)
+
+
+@pytest.mark.long
+def test_the_calls_of_a_task_take_little_cpu() -> None:
+    check([cpu_of_calls(2_000)])
+
+
+def check_throughput(tasks: int) -> None:
+    least, ratio, _beside_one, beside_eight = throughput_figures(tasks)
+    check([least, ratio, beside_eight])
+
+
+def check(figures: list[Figure]) -> None:
+    assert [str(figure) for figure in figures if not figure.is_kept] == []
