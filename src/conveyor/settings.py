@@ -103,21 +103,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _about(
             "Defaults for the engines of all kinds of state: `embedded`, one process with SQLite and "
             "files; `aws`, DynamoDB and SQS; `postgres`, the database that `metadata` names. With the "
-            "last two, `bodies`, `blobs` and `coordination` must be given. A setting of a kind wins. "
-            "This version has no engine of rows on DynamoDB yet."
+            "last two, `bodies`, `blobs` and `coordination` must be given. A setting of a kind wins."
         ),
     ] = "embedded"
     metadata: Annotated[
         str,
         _about(
             "Engine of jobs, runs and other small records: `sqlite:` in the data folder, or "
-            "`postgresql://user:password@host/database`, which processes can share."
+            "`postgresql://user:password@host/database` or `dynamodb://table`, which processes can "
+            "share."
         ),
     ] = "sqlite:"
     tasks: Annotated[
         str,
         _about(
-            "Engine of tasks and their claims: `sqlite:` in the data folder, or `postgresql://…`."
+            "Engine of tasks and their claims: `sqlite:` in the data folder, `postgresql://…`, or "
+            "`dynamodb://table` with `queues`."
         ),
     ] = "sqlite:"
     control_queue: Annotated[
@@ -182,6 +183,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = ""
 
+    task_shard_count: Annotated[
+        int,
+        _about(
+            "Partitions over which `dynamodb:` spreads the tasks of a new job that is open or has at "
+            "least 1,000; 0 and 1 keep them together. Existing jobs keep theirs.",
+            ge=0,
+            le=256,
+        ),
+    ] = 8
     concurrency: Annotated[int, _about("Tasks in flight in one process.", ge=1)] = 500
     lease: Annotated[
         timedelta,

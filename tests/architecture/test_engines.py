@@ -43,8 +43,8 @@ from tests.postgres.conftest import SERVERS
 ROOT = Path(__file__).parents[2]
 # Kind of state -> the engines over which the contracts of its ports run.
 CONTRACTS: Mapping[str, Mapping[str, object]] = {
-    "metadata": {**ENGINES, **SERVERS},
-    "tasks": {**ENGINES, **SERVERS},
+    "metadata": {**ENGINES, **SERVERS, "dynamodb": "tests/contracts/test_dynamodb_metadata.py"},
+    "tasks": {**ENGINES, **SERVERS, "dynamodb": "tests/aws/test_dynamodb_tasks.py"},
     "control_queue": {**ENGINES, **SERVERS, "sqs": "tests/aws/test_sqs_control_queue.py"},
     "queues": {"memory": QUEUES, "sqs": "tests/aws/test_sqs_queues.py"},
     "bodies": {**BODIES, **S3_BODIES},
@@ -103,6 +103,8 @@ async def test_every_scheme_opens(
             served.engine.execute("CreateTable", table_definition("conveyor"))
             address = f"//conveyor?endpoint={served.url}"
         settings = a_setting(kind, f"{scheme}:{address}", tmp_path)
+        if scheme == "dynamodb" and kind != "coordination":
+            settings = _on_dynamodb(f"dynamodb:{address}", tmp_path)
         if kind == "control_queue" and scheme in {"memory", "sqs"}:
             settings = SharedEngines(monkeypatch).settings(control_queue=f"{scheme}:{address}")
         if scheme == "postgresql":
@@ -125,6 +127,19 @@ async def _on_postgres(server: TestDatabases, folder: Path) -> Settings:
         metadata=url,
         tasks=url,
         control_queue=url,
+        bodies=f"files:{folder}",
+        blobs=f"files:{folder}",
+    )
+
+
+def _on_dynamodb(url: str, folder: Path) -> Settings:
+    """Settings with metadata and tasks in a table, and messages in memory."""
+    return Settings(
+        encryption_key=(KEY,),
+        metadata=url,
+        tasks=url,
+        control_queue="memory:",
+        queues="memory:",
         bodies=f"files:{folder}",
         blobs=f"files:{folder}",
     )

@@ -1,7 +1,7 @@
-"""Engines on DynamoDB: all kinds of state that name the same table share a client."""
+"""Tables on DynamoDB: all kinds of state that name the same one share it and its client."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,7 +10,6 @@ from conveyor.adapters.system.clock import SystemClock
 from conveyor.app.schemes import Opening, Scheme
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.ports.clock import Clock
-from conveyor.ports.coordination import Coordination
 from conveyor.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,17 +21,23 @@ SCHEME = "dynamodb:"
 CHECKED_WITHIN = 3.0  # seconds
 
 
-async def _coordination(opening: Opening, address: str) -> Coordination:
-    table = await opening.once(_table, address)
-    from conveyor.adapters.aws.dynamodb.coordination import (  # noqa: PLC0415 - an extra
-        DynamoDbCoordination,
-    )
+def in_dynamodb(
+    open_it: "Callable[[Opening, DynamoTable], P]", *, is_offline: bool = True
+) -> Scheme[P]:
+    """An engine in a table. `open_it` may import what needs botocore: that is installed then."""
 
-    return DynamoDbCoordination(
-        table,
-        clock=opening.clock,
-        incarnation=opening.incarnation,
-        lease=opening.settings.permit_lease,
+    async def opened(opening: Opening, address: str) -> P:
+        return open_it(opening, await opening.once(_table, address))
+
+    return Scheme(
+        open=opened,
+        is_shared=True,
+        is_offline=is_offline,
+        takes_queues=True,
+        has_queue=False,
+        address=lambda address: parse_address(address) is not None,
+        form=FORM,
+        migrate=_migrate,
     )
 
 
@@ -88,19 +93,3 @@ def _installed() -> Iterator[None]:
         raise RefusedToStart(
             f"settings: {SCHEME} needs botocore: install it with `pip install 'conveyor[aws]'`"
         ) from None
-
-
-def _scheme(open_it: Callable[[Opening, str], Awaitable[P]], *, is_offline: bool) -> Scheme[P]:
-    return Scheme(
-        open=open_it,
-        is_shared=True,
-        is_offline=is_offline,
-        takes_queues=True,
-        has_queue=False,
-        address=lambda address: parse_address(address) is not None,
-        form=FORM,
-        migrate=_migrate,
-    )
-
-
-DYNAMODB_COORDINATION = _scheme(_coordination, is_offline=False)

@@ -1,13 +1,17 @@
 """Engines of coordination."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.redis.address import FORM, is_address, parse_address
-from conveyor.app.aws import DYNAMODB_COORDINATION
+from conveyor.app.aws import in_dynamodb
 from conveyor.app.schemes import Opening, Scheme
 from conveyor.errors import RefusedToStart
 from conveyor.ports.coordination import Coordination
+
+if TYPE_CHECKING:
+    from conveyor.adapters.aws.dynamodb.table import DynamoTable
 
 
 async def _memory(opening: Opening, _address: str) -> Coordination:
@@ -42,9 +46,22 @@ def _redis(scheme: str) -> Scheme[Coordination]:
     )
 
 
+def _dynamodb(opening: Opening, table: "DynamoTable") -> Coordination:
+    from conveyor.adapters.aws.dynamodb.coordination import (  # noqa: PLC0415 - an extra
+        DynamoDbCoordination,
+    )
+
+    return DynamoDbCoordination(
+        table,
+        clock=opening.clock,
+        incarnation=opening.incarnation,
+        lease=opening.settings.permit_lease,
+    )
+
+
 COORDINATION: Mapping[str, Scheme[Coordination]] = {
     "memory": Scheme(open=_memory, is_offline=False, in_memory=True),
     "redis": _redis("redis"),
     "rediss": _redis("rediss"),
-    "dynamodb": DYNAMODB_COORDINATION,
+    "dynamodb": in_dynamodb(_dynamodb, is_offline=False),
 }

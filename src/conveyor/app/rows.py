@@ -13,6 +13,7 @@ from conveyor.adapters.queued.grouping import GroupedQueues
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.adapters.sqlite.database import Durability, missing_schema, open_database, owner_of
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine, visit_engine
+from conveyor.app.aws import in_dynamodb
 from conveyor.app.schemes import Opening, QueueEngine, Scheme
 from conveyor.app.sqs import SQS_CONTROL_QUEUE, SQS_QUEUES
 from conveyor.errors import RefusedToStart
@@ -26,6 +27,7 @@ from conveyor.settings import Settings
 from conveyor.timekeeping import DueTimes
 
 if TYPE_CHECKING:
+    from conveyor.adapters.aws.dynamodb.table import DynamoTable
     from conveyor.adapters.postgres.engine import PostgresEngine
 
 P = TypeVar("P")
@@ -160,13 +162,36 @@ async def _memory_queues(opening: Opening, _address: str) -> QueueEngine:
     return QueueEngine(queues, visibility)
 
 
+def _dynamodb_metadata(opening: Opening, table: "DynamoTable") -> Metadata:
+    from conveyor.adapters.aws.dynamodb.metadata import DynamoMetadata  # noqa: PLC0415 - an extra
+
+    return DynamoMetadata(table, opening.clock)
+
+
+def _dynamodb_tasks(opening: Opening, table: "DynamoTable") -> TaskEngine:
+    from conveyor.adapters.aws.dynamodb.task_engine import open_task_rows  # noqa: PLC0415
+
+    settings = opening.settings
+    rows = open_task_rows(table, opening.clock, lease=settings.lease, holder=opening.incarnation)
+    return TaskEngine(
+        rows.tasks,
+        work=None,
+        due_times=None,
+        dead_claims=None,
+        claims=rows.claims,
+        shards=settings.task_shard_count,
+    )
+
+
 METADATA: Mapping[str, Scheme[Metadata]] = {
     "sqlite": Scheme(open=_sqlite_metadata, migrate=_migrate_sqlite, missing=_missing_in_sqlite),
     "postgresql": _on_postgres(_postgres_metadata),
+    "dynamodb": in_dynamodb(_dynamodb_metadata),
 }
 TASKS: Mapping[str, Scheme[TaskEngine]] = {
     "sqlite": Scheme(open=_sqlite_tasks, migrate=_migrate_sqlite, missing=_missing_in_sqlite),
     "postgresql": _on_postgres(_postgres_tasks),
+    "dynamodb": in_dynamodb(_dynamodb_tasks),
 }
 CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {
     "sqlite": Scheme(

@@ -93,7 +93,7 @@ def test_each_rule_is_broken_by_a_row_of_the_table(rule: Rule) -> None:
 
 def test_an_engine_that_this_version_lacks_is_refused_with_those_that_it_has() -> None:
     with pytest.raises(
-        RefusedToStart, match=r"must be sqlite: .*got 'dynamodb://conveyor'"
+        RefusedToStart, match=r"must be sqlite: .*got 'cassandra://conveyor'"
     ) as told:
-        check_engines(Settings(metadata="dynamodb://conveyor"))
-    assert "this version has no engine dynamodb:" in str(told.value)
+        check_engines(Settings(metadata="cassandra://conveyor"))
+    assert "this version has no engine cassandra:" in str(told.value)

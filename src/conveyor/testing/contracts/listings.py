@@ -177,6 +177,11 @@ class ListingContract:
 
         assert [run.id for run in rest] == [job.latest_run_id for job in jobs[1:]] + ["7" * 26]
 
+    async def test_a_listing_after_an_empty_key_begins_at_its_start(self, engine: Engine) -> None:
+        jobs = await _given_jobs(engine, 2)
+        listed = await engine.metadata.page(Job, limit=9, after="")
+        assert [job.id for job in listed] == [job.id for job in jobs]
+
     async def test_jobs_are_listed_in_pages_of_bounded_size(self, engine: Engine) -> None:
         size = min(LISTING_BYTES * 2 // 5, (engine.largest_record or LISTING_BYTES) * 9 // 10)
         jobs = await _given_jobs(engine, LISTING_BYTES // size + 2, metadata="x" * size)

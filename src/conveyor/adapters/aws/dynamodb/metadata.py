@@ -77,7 +77,7 @@ class DynamoMetadata:
         self, kind: type[AnyRow], *, limit: int, after: Key | None = None
     ) -> Sequence[AnyRow]:
         stored: RecordKind[AnyRow] = KINDS[kind]
-        start = None if after is None else order(after)
+        start = order(after) if after else None
         # The entry of a run is that of the item which points to it.
         at: Any = {"at": lambda item: run_place(item["g3s"]["S"])} if kind is Run else {}
         listed = self._index(GSI3, stored.listing, first=start, without=start, want=limit, **at)
@@ -146,7 +146,7 @@ class DynamoMetadata:
     ) -> Sequence[RowOfRun]:
         stored: RecordKind[RowOfRun] = KINDS[kind]
         prefix, at = IN_RUN[kind]
-        start = None if after is None else _sort_in_run(prefix, after)
+        start = _sort_in_run(prefix, after) if after else None
         listed = entries(
             self._table,
             [f"Run#{run_id}"],
