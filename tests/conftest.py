@@ -30,10 +30,16 @@ pytest_plugins = [
     "tests.harness.postgres",
     "tests.harness.valkey",
     "tests.s3_server",
+    "tests.harness.stacks",  # which imports the others
 ]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--engine",
+        choices=("embedded", "aws"),
+        help="run tests that have a choice of engines on these only",
+    )
     parser.addoption("--part", help="run one part of the tests only: 2/4 is the second of four")
 
 

@@ -38,6 +38,14 @@ def sampled(cases: Iterable[T], count: int, *, of: str) -> list[ParameterSet]:
     ]
 
 
+def sample_items(items: Iterable[pytest.Item], count: int, *, of: str) -> None:
+    """Mark tests long, but for so many that the seed chooses."""
+    by_name = {item.nodeid: item for item in items}
+    chosen = Random(f"{run_seed()} {of}").sample(sorted(by_name), min(count, len(by_name)))
+    for name in by_name.keys() - set(chosen):
+        by_name[name].add_marker(pytest.mark.long)
+
+
 def drawn(cases: Iterable[T], count: int, *, of: str) -> list[T]:
     """Cases for a loop within one test: so many that the seed chooses, all in `make test-long`."""
     everything = list(cases)

@@ -1,15 +1,43 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from zenrows.batch import ZenRowsBatchClient
 
 from tests.harness.programs import Program, free_port, mock_gateway, service
+from tests.harness.stacks import STACKS, stack_environ
+from tests.seed import sample_items
 
+Stack = Callable[[], Mapping[str, str]]
+
+SAMPLE = 3  # tests on each stack that is not embedded, in `make test`
 FAST_RETRIES = {"CONVEYOR_RETRY_FIRST_DELAY": "50ms", "CONVEYOR_RETRY_LONGEST_DELAY": "200ms"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run all tests on the embedded engines, and some on others: the rest of those is long."""
+    on = {item: case.params["stack"] for item in items if (case := _case(item))}
+    if wanted := config.getoption("engine"):
+        others = [item for item, stack in on.items() if stack != wanted]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if on.get(item, wanted) == wanted]
+        return
+    for stack in STACKS[1:]:
+        costly = [item for item in on if on[item] == stack]
+        small = [item for item in costly if "large" not in item.name]
+        sample_items(small, SAMPLE, of=f"compatibility {stack}")
+        sample_items(set(costly) - set(small), 0, of="large lists")
+
+
+def _case(item: pytest.Item) -> Any:
+    """The parameters of a test that has a choice of engines."""
+    case = getattr(item, "callspec", None)
+    return case if case and "stack" in case.params else None
 
 
 @pytest.fixture(scope="session")
@@ -25,21 +53,29 @@ def receiver() -> Iterator[str]:
             thread.join()
 
 
+@pytest.fixture(scope="session", params=STACKS)
+def stack(request: pytest.FixtureRequest) -> Stack:
+    """New engines for each service that a test asks for."""
+    return lambda: stack_environ(request.param, request)
+
+
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    with _service(tmp_path_factory, FAST_RETRIES) as program:
+def running(tmp_path_factory: pytest.TempPathFactory, stack: Stack) -> Iterator[Program]:
+    with _service(tmp_path_factory, {**stack(), **FAST_RETRIES}) as program:
         yield program
 
 
 @pytest.fixture(scope="session")
-def telling(tmp_path_factory: pytest.TempPathFactory, receiver: str) -> Iterator[Program]:
+def telling(
+    tmp_path_factory: pytest.TempPathFactory, stack: Stack, receiver: str
+) -> Iterator[Program]:
     """A service that may notify this machine."""
     environ = {
         "CONVEYOR_WEBHOOK_ALLOW_HTTP": "true",
         "CONVEYOR_WEBHOOK_ALLOW_PRIVATE": "127.0.0.0/8",
         "CONVEYOR_WEBHOOK_PORTS": str(urlsplit(receiver).port),
     }
-    with _service(tmp_path_factory, FAST_RETRIES | environ) as program:
+    with _service(tmp_path_factory, {**stack(), **FAST_RETRIES, **environ}) as program:
         yield program
 
 

@@ -48,26 +48,28 @@ from tests.certificates import Authority
 from tests.harness.dynamodb import PLACES, a_table
 from tests.harness.valkey import Valkey, a_prefix, aging, coordination_at, tls_in_front_of
 from tests.s3_server import S3Server
-from tests.seed import run_seed
+from tests.seed import sample_items
 
 LEASE = timedelta(seconds=60)
 SEED = 20260302
 OFTEN = timedelta(milliseconds=20)  # a poll for notifications
 # Engines of which `make test` runs some tests, that the seed chooses: they repeat what others show.
-SAMPLED = frozenset(PLACES[1:])
-SAMPLE = 10  # 1 in so many tests
+SAMPLED = PLACES[1:]
+SAMPLE = 5  # of each
 
 OpenEngine = Callable[[Path], AbstractAsyncContextManager[Engine]]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        case = getattr(item, "callspec", None)
-        if case and SAMPLED.intersection(map(str, case.params.values())):
-            chance = Random(f"{run_seed()} {item.nodeid}")
-            if chance.randrange(SAMPLE):
-                item.add_marker(pytest.mark.long)
+    for engine in SAMPLED:
+        found = [item for item in items if engine in _params(item)]
+        sample_items(found, SAMPLE, of=engine)
+
+
+def _params(item: pytest.Item) -> Sequence[object]:
+    case = getattr(item, "callspec", None)
+    return list(case.params.values()) if case else []
 
 
 @asynccontextmanager

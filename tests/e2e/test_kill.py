@@ -81,13 +81,13 @@ def test_an_ingest_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def submit_and_kill(data: Path, gateway: Program, count: int) -> str:
     with _service(data, gateway) as program, _client(program) as api:
-        answer = api.post("/jobs", json={"tasks": [{"url": url} for url in _urls(count)]})
+        answer = api.post("/jobs", json={"tasks": [{"url": url} for url in urls_of(count)]})
         assert answer.status_code in {201, 202}
         program.kill()
         return str(answer.json()["job_id"])
 
 
-def _urls(count: int) -> list[str]:
+def urls_of(count: int) -> list[str]:
     kinds = ["ok", "ok", "ok", "flaky", "ok", "permanent", "ok", "slow"]
     options = {"flaky": "fails=1", "slow": "ms=40"}
     return [
@@ -112,7 +112,7 @@ def check_database(data: Path) -> None:
 
 def check_outcome(run: dict[str, Any], rows: list[dict[str, Any]], count: int) -> None:
     assert run["status"] == "completed"
-    assert [row["url"] for row in rows] == _urls(count)
+    assert [row["url"] for row in rows] == urls_of(count)
     assert len({row["task_id"] for row in rows}) == count
     failed = count // 8
     statuses = Counter(row["status"] for row in rows)

@@ -29,6 +29,7 @@ from conveyor.testing.shared.store import SharedPorts, SharedStore, SkewedClock
 from tests.harness.cluster import ROOT_KEY
 from tests.simulation.book import KnownJob
 from tests.simulation.callers import UNAVAILABLE
+from tests.simulation.dynamodb import DynamoStore
 from tests.simulation.machine import Doing, Fault, Machine
 from tests.simulation.world import (
     LEASE,
@@ -58,6 +59,8 @@ class Conditions:
     ahead: Sequence[timedelta] = (timedelta(),) * len(AHEAD)
     deaths: bool = False
     races: bool = False  # steps in the middle of others
+    on_dynamodb: bool = False  # the rows are; queues are in memory
+    is_alone: bool = False  # the queues are in the memory of the only process, and end with it
 
     @property
     def interleaved(self) -> StoreFaults:
@@ -69,6 +72,7 @@ class Conditions:
 
 
 ALL_FAULTS = Conditions(faults=ROUGH, habits=LOSSY, ahead=AHEAD, deaths=True, races=True)
+ON_DYNAMODB = replace(ALL_FAULTS, on_dynamodb=True)
 
 
 class SharedFate(Fate):
@@ -137,8 +141,10 @@ class SharedWorld(World):
         self.lags = True
         self.skew = max(self.conditions.ahead) - min(self.conditions.ahead)
         self.injector = FaultInjector(Random(self.seed))
+        kind = DynamoStore if self.conditions.on_dynamodb else SharedStore
         habits = self.conditions.habits
-        self.store = SharedStore(self.clock, lease=LEASE, injector=self.injector, habits=habits)
+        self.store = kind(self.clock, lease=LEASE, injector=self.injector, habits=habits)
+        self.queued |= self.conditions.on_dynamodb
         self.coordination = MemoryCoordination(self.clock, lease=LEASE)
         self.fate = SharedFate(self.injector)
 
@@ -160,8 +166,8 @@ class SharedWorld(World):
             gateway="http://gateway.example",  # not https: each start would load certificates
             metadata="simulated:",
             tasks="simulated:",
-            control_queue="simulated:",
-            queues="simulated:" if self.queued else "",
+            control_queue="memory:" if self.conditions.is_alone else "simulated:",
+            queues="memory:" if self.conditions.is_alone else "simulated:" if self.queued else "",
             bodies=f"files:{self.folder}",
             blobs=f"files:{self.folder}",
             encryption_key=(ROOT_KEY,),
@@ -189,10 +195,14 @@ class SharedWorld(World):
                 ports,
                 metadata=plain.metadata,
                 tasks=plain.tasks,
-                control_queue=plain.control_queue,
+                control_queue=ports.control_queue
+                if self.conditions.is_alone
+                else plain.control_queue,
             )
             service = build_service(settings, watched, SIZES)
         object.__setattr__(service.steps.settle, "outage", timedelta())
+        if self.conditions.is_alone:
+            await service.steps.sweep.at_start(())
         self.services[number] = Alive(stack, life, ports, watched, service)
 
     def use(self, number: int) -> None:

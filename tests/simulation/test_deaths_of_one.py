@@ -1,7 +1,8 @@
-"""One of two services dies at any call of a port, for good: the other finishes what it began."""
+"""A service dies at any call of a port: another, or the next one, finishes what it began."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.seed import drawn
-from tests.simulation.shared import SharedWorld
+from tests.simulation.shared import ON_DYNAMODB, SharedWorld
 from tests.simulation.world import Answer, Moment, Request, is_death
 
 T = TypeVar("T")
@@ -21,9 +22,19 @@ ROUNDS = 200  # messages are lost, again and again, and each time the next try c
 A_MINUTE = timedelta(seconds=61)
 
 
+# What the services share -> how a world is made, and at how many points they die in `make test`.
+KINDS: dict[str, tuple[dict[str, Any], int]] = {
+    "rows": ({"count": 2}, POINTS // 2),
+    "queues": ({"count": 2, "queued": True}, POINTS // 2),
+    "dynamodb": ({"count": 2, "conditions": ON_DYNAMODB}, 4),
+    # One service on DynamoDB, whose death loses all messages.
+    "alone": ({"count": 1, "conditions": replace(ON_DYNAMODB, is_alone=True)}, 4),
+}
+
+
 @asynccontextmanager
-async def two_services(folder: Path, *, queued: bool) -> AsyncIterator[SharedWorld]:
-    world = SharedWorld(folder, count=2, seed=1, queued=queued)
+async def some_services(folder: Path, kind: str) -> AsyncIterator[SharedWorld]:
+    world = SharedWorld(folder, seed=1, **KINDS[kind][0])
     await world.start()
     try:
         yield world
@@ -32,16 +43,16 @@ async def two_services(folder: Path, *, queued: bool) -> AsyncIterator[SharedWor
 
 
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("queued", [False, True])
-async def test_what_a_dead_service_began_the_other_finishes(tmp_path: Path, queued: bool) -> None:
-    async with two_services(tmp_path / "alive", queued=queued) as world:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_dead_service_began_the_next_finishes(tmp_path: Path, kind: str) -> None:
+    async with some_services(tmp_path / "alive", kind) as world:
         world.fate.plan(10_000, "before", world.fate.die)
         expected = await _story(world)
         calls = 10_000 - world.fate._left
     moments: list[Moment] = ["before", "after"]
     points = [(nth, moment) for nth in range(calls) for moment in moments]
-    for nth, moment in drawn(points, POINTS // 2, of=f"deaths of one, {queued=}"):
-        async with two_services(tmp_path / f"{nth}-{moment}", queued=queued) as world:
+    for nth, moment in drawn(points, KINDS[kind][1], of=f"deaths of one, {kind}"):
+        async with some_services(tmp_path / f"{nth}-{moment}", kind) as world:
             world.fate.plan(nth, moment, world.fate.die)
             found = await _story(world)
         assert found == expected, f"after a death {moment} call {nth} of {calls}"
@@ -68,14 +79,17 @@ async def _story(world: SharedWorld) -> dict[str, Any]:
 
 
 async def _surviving(world: SharedWorld, act: Callable[[], Awaitable[T]]) -> T:
-    """Repeat at the other service what the first did not finish."""
+    """Repeat at the other service, or the next one, what the first did not finish."""
     try:
         return await act()
     except BaseException as error:
         if not is_death(error):
             raise
     await world.kill()
-    world.use(1)
+    if world.count == 1:
+        await world.start()
+    else:
+        world.use(1)
     return await act()
 
 

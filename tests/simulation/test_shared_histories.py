@@ -12,11 +12,12 @@ from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.seed import run_seed
-from tests.simulation.shared import ALL_FAULTS, Conditions, SharedMachine
+from tests.simulation.shared import ALL_FAULTS, ON_DYNAMODB, Conditions, SharedMachine
 from tests.simulation.test_histories import CHOSEN, STEPS
 
 # Not shrunk: each of the shorter histories would meet other faults.
 UNSHRUNK = settings(CHOSEN, phases=[Phase.generate])
+FEW = settings(UNSHRUNK, max_examples=3)
 HISTORIES = 4  # of full length, from each first seed
 MANY_HISTORIES = 50
 
@@ -41,6 +42,25 @@ def test_many_histories_of_several_services_keep_what_callers_were_told(
     make_shared_histories(tmp_path, MANY_HISTORIES, services=services, first_seed=first)
 
 
+def test_histories_on_dynamodb_keep_what_callers_were_told(tmp_path: Path) -> None:
+    """Others with each commit."""
+    first = crc32(f"{run_seed()} dynamodb".encode())
+    make_shared_histories(
+        tmp_path, 1, services=2, first_seed=first, conditions=ON_DYNAMODB, chosen=FEW
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(10))
+def test_many_histories_on_dynamodb_keep_what_callers_were_told(
+    tmp_path: Path, number: int
+) -> None:
+    """New ones each time."""
+    first = SystemRandom().randrange(2**32)
+    wanted = MANY_HISTORIES // 5
+    make_shared_histories(tmp_path, wanted, services=2, first_seed=first, conditions=ON_DYNAMODB)
+
+
 def make_shared_histories(
     folder: Path,
     wanted: int,
@@ -48,6 +68,7 @@ def make_shared_histories(
     services: int,
     first_seed: int,
     conditions: Conditions = ALL_FAULTS,
+    chosen: settings = UNSHRUNK,
 ) -> None:
     numbers, whole = count(first_seed), 0
     last: SharedMachine | None = None
@@ -64,7 +85,7 @@ def make_shared_histories(
                 return last
 
             try:
-                run_state_machine_as_test(seed(number)(begin), settings=UNSHRUNK)  # type: ignore[arg-type]
+                run_state_machine_as_test(seed(number)(begin), settings=chosen)  # type: ignore[arg-type]
             except Exception as error:
                 error.add_note(f"It is repeated by `{services=}, first_seed={number}`.")
                 raise

@@ -1,0 +1,69 @@
+"""Engines for `conveyor serve` as a process: embedded, or those of AWS on this machine.
+
+Tests choose engines by fixtures alone. `aws` is one process on DynamoDB, S3 and Valkey, with its
+queues in memory.
+"""
+
+import os
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from uuid import uuid4
+
+import pytest
+
+from tests.harness.programs import free_port, program
+from tests.harness.valkey import Valkey, a_prefix
+from tests.s3_server import S3Server
+
+STACKS = ("embedded", "aws")
+ROOT_KEY = b64encode(bytes(range(32))).decode()
+
+
+@pytest.fixture(scope="session")
+def dynamodb_url() -> Iterator[str]:
+    """The strict fake of DynamoDB as a process."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/"
+    with program(["fake", "--port", str(port)], url, module="conveyor.testing.dynamodb"):
+        yield url
+
+
+def stack_environ(name: str, request: pytest.FixtureRequest) -> Mapping[str, str]:
+    """The settings of a stack whose state is empty."""
+    if name == "embedded":
+        return {}
+    storage: S3Server = request.getfixturevalue("seaweedfs")
+    valkey: Valkey = request.getfixturevalue("valkey")
+    url: str = request.getfixturevalue("dynamodb_url")
+    environ = aws_environ(storage, valkey, url)
+    migrate(environ)
+    return environ
+
+
+def aws_environ(storage: S3Server, valkey: Valkey, dynamodb_url: str) -> Mapping[str, str]:
+    table = f"dynamodb://table-{uuid4()}?endpoint={dynamodb_url}&region=eu-west-1"
+    address = storage.new_address()
+    return {
+        **storage.environ,
+        "CONVEYOR_METADATA": table,
+        "CONVEYOR_TASKS": table,
+        "CONVEYOR_CONTROL_QUEUE": "memory:",
+        "CONVEYOR_QUEUES": "memory:",
+        "CONVEYOR_BODIES": f"s3:{address}",
+        "CONVEYOR_BLOBS": f"s3:{address}",
+        "CONVEYOR_COORDINATION": f"{valkey.url}?prefix={a_prefix()}",
+        "CONVEYOR_ENCRYPTION_KEY": ROOT_KEY,
+    }
+
+
+def migrate(environ: Mapping[str, str]) -> None:
+    """Create what the engines need, as an operator does."""
+    subprocess.run(
+        [sys.executable, "-m", "conveyor", "migrate"],
+        env={**os.environ, **environ},
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
