@@ -52,6 +52,45 @@ BUGS = {
         "AND idx = ?3 AND ?4 = ?4 AND status = 1",
         "tests/contracts/test_work.py",
     ),
+    "postgres-settle-by-any-holder": Bug(
+        "a settle on PostgreSQL ignores which process holds the claim",
+        "conveyor.adapters.postgres.work",
+        "       AND held.holder = $2\n",
+        "       AND $2 = $2\n",
+        "tests/postgres/test_races.py",
+    ),
+    "postgres-renew-loses-settled": Bug(
+        "a renewal on PostgreSQL takes a claim that is being settled for lost",
+        "conveyor.adapters.postgres.work",
+        """SELECT run_no, idx, claim_no FROM given
+ WHERE EXISTS (SELECT 1 FROM held
+                WHERE held.run_no = given.run_no AND held.idx = given.idx
+                  AND held.claim_no = given.claim_no AND holder = $6)
+""",
+        "SELECT run_no, idx, claim_no FROM given JOIN alive USING (run_no, idx)\n",
+        "tests/postgres/test_races.py",
+    ),
+    "postgres-claim-of-one-range": Bug(
+        "a claim on PostgreSQL takes tasks of the first ranges only",
+        "conveyor.adapters.postgres.work",
+        "            (TAKE_FRESH, fresh, MORE_RANGES),\n",
+        "",
+        "tests/postgres/test_races.py",
+    ),
+    "postgres-feed-skips": Bug(
+        "the feed of changed runs on PostgreSQL lists changes above those under way",
+        "conveyor.adapters.postgres.metadata",
+        "   AND changed_by < pg_snapshot_xmin(pg_current_snapshot())\n",
+        "",
+        "tests/postgres/test_races.py",
+    ),
+    "postgres-discard-without-lock": Bug(
+        "a discard on PostgreSQL forgets a run while rows are added to it",
+        "conveyor.adapters.postgres.tasks",
+        "SELECT no FROM run_no WHERE run_id = $1 FOR UPDATE",
+        "SELECT no FROM run_no WHERE run_id = $1",
+        "tests/postgres/test_races.py",
+    ),
     "claim-keeps-number": Bug(
         "a claim does not raise the number of the task",
         "conveyor.adapters.sqlite.work",
