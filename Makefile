@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 EMULATORS := .venv-emulators/.ready
 
-.PHONY: help setup emulators demo dev up-postgres test test-long crash-points check format reference bench bench-peers clean
+.PHONY: help setup emulators demo dev up-aws up-postgres test test-long crash-points check format reference bench bench-peers clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ demo: $(STAMP) ## scrape 1,000 URLs through the official client, and show what c
 
 dev: $(STAMP) ## run the service on http://127.0.0.1:8080 with a mock gateway
 	@$(BIN)/conveyor dev --mock-gateway
+
+up-aws: setup ## run a deployment on emulated AWS with one api and two workers, until it is stopped
+	@$(BIN)/python -m conveyor.testing.local aws --port $(or $(PORT),8080)
 
 up-postgres: setup ## run a deployment on PostgreSQL with one api and two workers, until it is stopped
 	@$(BIN)/python -m conveyor.testing.local postgres --port $(or $(PORT),8080)

@@ -1,4 +1,4 @@
-"""`make up-postgres`: the whole on loopback, of which every process is killed while it works."""
+"""`make up-aws` and `make up-postgres`: the whole on loopback, of which every process is killed while it works."""
 
 import fcntl
 import os
@@ -44,7 +44,11 @@ def deployed(stack: str, folder: Path) -> Iterator[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("stack", "engines"), [("postgres", ["postgres", "valkey", "s3", "gateway"])]
+    ("stack", "engines"),
+    [
+        ("postgres", ["postgres", "valkey", "s3", "gateway"]),
+        ("aws", ["valkey", "s3", "gateway"]),  # the emulator keeps nothing when it is killed
+    ],
 )
 def test_every_process_may_be_killed_while_tasks_are_scraped(
     stack: str, engines: list[str], tmp_path: Path

@@ -1,4 +1,4 @@
-"""`make up-postgres`: a deployment of one api and two workers on loopback, until it is stopped."""
+"""`make up-aws` and `make up-postgres`: a deployment of one api and two workers on loopback, until it is stopped."""
 
 import argparse
 import asyncio

@@ -114,6 +114,27 @@ def seaweedfs(port: int, folder: Path) -> Program:
     )
 
 
+def ministack(port: int, folder: Path, programs: Path) -> Program:
+    """DynamoDB, SQS and Step Functions."""
+    program = programs / "ministack"
+    if not program.exists():
+        raise StartFailed("there is no ministack: `make emulators` installs it")
+    return Program(
+        name="aws",
+        command=[str(program)],
+        environ={
+            "BIND_HOST": HOST,
+            "MINISTACK_HOST": HOST,
+            "GATEWAY_PORT": str(port),
+            "TMPDIR": str(folder),
+            "PERSIST_STATE": "1",  # at a regular end
+            "STATE_DIR": str(folder / "aws"),
+            "PYTHONPATH": "",
+        },
+        answers=listens(port),
+    )
+
+
 def conveyor(
     name: str, *arguments: str, settings: Mapping[str, str], port: int | None = None
 ) -> Program:

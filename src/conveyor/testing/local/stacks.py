@@ -1,5 +1,6 @@
 """Which engines a deployment has, and the settings that lead its processes to them."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,15 @@ from conveyor.testing.local.servers import (
     HOST,
     REGION,
     free_port,
+    ministack,
     postgres,
     seaweedfs,
     valkey,
 )
 from conveyor.testing.local.supervisor import Program
 
-BUCKET = "conveyor-dev"
+NAME = "conveyor-dev"  # of the table, of the bucket, and before the names of queues
+EMULATORS = Path(sys.prefix).with_name(".venv-emulators") / "bin"
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,28 @@ class Stack:
     creation: Sequence[Program]  # that run once, before the others
     programs: Sequence[Program]  # in the order in which they are started
     settings: Mapping[str, str]
+
+
+def aws(folder: Path) -> Stack:
+    port, s3_port, valkey_port = free_port(), free_port(), free_port()
+    at = f"?endpoint=http://{HOST}:{port}&region={REGION}"
+    return Stack(
+        [],
+        [
+            valkey(valkey_port, folder),
+            seaweedfs(s3_port, folder),
+            ministack(port, folder, EMULATORS),
+        ],
+        {
+            **CREDENTIALS,
+            "CONVEYOR_ENGINES": "aws",
+            "CONVEYOR_METADATA": f"dynamodb://{NAME}{at}",
+            "CONVEYOR_TASKS": f"dynamodb://{NAME}{at}",
+            "CONVEYOR_QUEUES": f"sqs://{NAME}{at}",
+            "CONVEYOR_CONTROL_QUEUE": f"sqs://{NAME}{at}",
+            **_shared(s3_port, valkey_port),
+        },
+    )
 
 
 def postgresql(folder: Path) -> Stack:
@@ -41,7 +66,7 @@ def postgresql(folder: Path) -> Stack:
 
 
 def _shared(s3_port: int, valkey_port: int) -> dict[str, str]:
-    storage = f"s3://{BUCKET}/pages?endpoint=http://{HOST}:{s3_port}&region={REGION}"
+    storage = f"s3://{NAME}/pages?endpoint=http://{HOST}:{s3_port}&region={REGION}"
     return {
         "CONVEYOR_BODIES": storage,
         "CONVEYOR_BLOBS": storage,
@@ -49,4 +74,4 @@ def _shared(s3_port: int, valkey_port: int) -> dict[str, str]:
     }
 
 
-STACKS: Mapping[str, Callable[[Path], Stack]] = {"postgres": postgresql}
+STACKS: Mapping[str, Callable[[Path], Stack]] = {"aws": aws, "postgres": postgresql}
