@@ -281,7 +281,7 @@ def dollars_table() -> str:
     ]
     lines = ["| for 1,000,000 tasks | Conveyor | simple design |", "|---|---|---|"]
     lines += [f"| {name} | {ours:.2f} | {simple:.2f} |" for name, ours, simple in rows]
-    ours, simple = (sum(row[column] for row in rows) for column in (1, 2))
+    ours, simple = sum(row[1] for row in rows), sum(row[2] for row in rows)
     lines.append(f"| all | **{ours:.2f}** | {simple:.2f} |")
     segments = ours - PRICES.put + PRICES.put / USAGE.group
     lines.append(f"| all, pages in segments | **{segments:.2f}** | |")

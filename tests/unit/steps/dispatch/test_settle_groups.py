@@ -1,9 +1,10 @@
 """Groups in which finished tasks are settled, in simulated time."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import TypeVar
 
 import pytest
 
@@ -14,6 +15,7 @@ from conveyor.testing.memory.claims import MemoryClaims
 from tests.harness import time_lapse
 from tests.harness.fleet import Fleet
 
+T = TypeVar("T")
 WAIT = timedelta(seconds=1)
 
 
@@ -46,12 +48,12 @@ class Watched:
         monkeypatch.setattr(MemoryClaims, "settle", watched_settle)
         monkeypatch.setattr(MemoryClaims, "take", watched_take)
 
-    async def _delayed(self, name: str, call: Callable[[], object]) -> object:
+    async def _delayed(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         self.under_way[name] += 1
         self.most[name] = max(self.most[name], self.under_way[name])
         await asyncio.sleep(self.delay)
         self.under_way[name] -= 1
-        return await call()  # type: ignore[misc]
+        return await call()
 
 
 @pytest.fixture
