@@ -39,6 +39,11 @@ def at_task(task_id: TaskId) -> str:
     return task_id
 
 
+def at_index(index: int) -> str:
+    """The cursor of the page after an index, whether there is a task or not."""
+    return f"{index:08x}-{0:024x}"
+
+
 def limit(text: str | None, *, default: int, most: int) -> int:
     """The query parameter `limit`, checked."""
     if text is None:

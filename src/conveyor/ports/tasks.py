@@ -35,6 +35,8 @@ class TaskPage(msgspec.Struct, frozen=True):
 
     tasks: Sequence[Task]
     cursor: int | None  # the `after` of the next page; None when this is the last
+    # The page ended because its filter had to read too much. To go on may cost as much again.
+    is_costly: bool = False
 
 
 class Tasks(Protocol):
@@ -78,13 +80,15 @@ class Tasks(Protocol):
         after: int = -1,
         statuses: frozenset[TaskStatus] | None = None,
         whole: bool = False,
+        lagging: bool = False,
     ) -> TaskPage:
         """List tasks in order of index, beginning above `after`; with `statuses`, only those.
 
         Tasks are `as_listed`, or complete with `whole`, for steps that copy them. A page has at
         most `limit` tasks and `PAGE_BYTES`, unless its first task alone is larger. A page that has
         a cursor may have fewer tasks, even none. A filter must not make the engine read many more
-        rows than it returns.
+        rows than it returns: a page that would ends, and `is_costly`. With `lagging` the rows may be
+        as they were some seconds ago, which costs some engines half as much.
         """
         ...
 

@@ -30,6 +30,7 @@ from conveyor.steps.shared.task_reads import tasks_by_id
 
 REPORTS = 500  # listed at a time
 HOT = timedelta(milliseconds=250)  # how long pollers of a run share one read of its counts
+UP_TO_DATE = timedelta(minutes=1)  # after which copies of rows that lag have caught up
 COUNTS = msgspec.json.Decoder(Counts)
 
 
@@ -177,7 +178,7 @@ class Read:
         """
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
-        return job, self._parts(run.id, limit, after, statuses)
+        return job, self._parts(run, limit, after, statuses)
 
     async def failures(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None, *, limit: int
@@ -195,12 +196,16 @@ class Read:
         return groups, {task.id: task for task in examples}
 
     async def _parts(
-        self, run_id: RunId, limit: int, after: int, statuses: frozenset[TaskStatus] | None
+        self, run: Run, limit: int, after: int, statuses: frozenset[TaskStatus] | None
     ) -> AsyncGenerator[ResultPart, None]:
         last: TaskId | None = None
+        # By then the rows of an ended run have reached every copy.
+        lagging = not run.is_live and run.updated_at < self.clock.now() - UP_TO_DATE
         while True:
             # One more than requested shows whether any follow.
-            page = await self.tasks.page(run_id, limit=limit + 1, after=after, statuses=statuses)
+            page = await self.tasks.page(
+                run.id, limit=limit + 1, after=after, statuses=statuses, lagging=lagging
+            )
             self.count(len(page.tasks))
             tasks = page.tasks[:limit]
             limit -= len(tasks)
@@ -210,6 +215,9 @@ class Read:
                 return
             if page.cursor is None:
                 yield ResultPart(tasks, is_last=True)
+                return
+            if page.is_costly:
+                yield ResultPart(tasks, is_last=True, next_cursor=cursor.at_index(page.cursor))
                 return
             yield ResultPart(tasks)
             after = page.cursor

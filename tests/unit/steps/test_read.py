@@ -1,11 +1,14 @@
 """What callers see: their own, all of it, and nothing that is not there."""
 
 import asyncio
+from dataclasses import replace as with_
 from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 from msgspec import structs
 
+from conveyor.domain import cursor
 from conveyor.domain import job as job_rules
 from conveyor.domain.counts import Counts
 from conveyor.domain.failure import FailureReason
@@ -15,8 +18,8 @@ from conveyor.domain.run import RunStatus, counts
 from conveyor.domain.task import AttemptFailed, Task, TaskStatus, new_tasks
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.metadata import LISTING_BYTES
-from conveyor.ports.tasks import PAGE_BYTES
-from conveyor.steps.read import HOT, ResultContent, ResultPart
+from conveyor.ports.tasks import PAGE_BYTES, TaskPage, Tasks
+from conveyor.steps.read import HOT, UP_TO_DATE, ResultContent, ResultPart
 from conveyor.steps.shared.attempt import CallResult, Fetched, FinishedAttempt
 from conveyor.testing.factories import a_problem, a_run, a_task_spec
 from tests.harness.memory_service import (
@@ -477,3 +480,49 @@ async def test_a_task_without_a_result_has_no_link_to_storage() -> None:
         house.read.storage_link(job, task, life=A_DAY, content_type="text/html", filename=None)
         is None
     )
+
+
+class _Costly:
+    """Tasks whose filtered pages end early, and that remember how they were read."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self.lagging: list[bool] = []
+
+    async def page(self, run_id: RunId, *, after: int = -1, lagging: bool, **more: Any) -> TaskPage:
+        self.lagging.append(lagging)
+        statuses = more.pop("statuses")
+        page = await self._tasks.page(run_id, after=after, **(more | {"limit": 3}))
+        found = [task for task in page.tasks if statuses is None or task.status in statuses]
+        is_costly = statuses is not None and page.cursor is not None
+        return TaskPage(found, page.cursor, is_costly)
+
+
+async def test_a_page_whose_filter_costs_too_much_ends_with_a_cursor() -> None:
+    house, job_id, run_id = await _drained(8)
+    read = with_(house.read, tasks=cast("Tasks", _Costly(house.tasks)))
+    failed, seen, after = frozenset({TaskStatus.FAILED}), list[int](), -1
+
+    while True:
+        _, parts = await read.results(CALLER, job_id, run_id, limit=5, after=after, statuses=failed)
+        [part] = [part async for part in parts]
+        assert part.is_last
+        seen.append(after)
+        if part.next_cursor is None:
+            break
+        after = cursor.after_index(part.next_cursor)
+
+    assert seen == [-1, 2, 5]
+
+
+async def test_rows_of_a_run_that_ended_a_while_ago_may_lag() -> None:
+    house, job_id, run_id = await _drained(2)
+    costly = _Costly(house.tasks)
+    read = with_(house.read, tasks=cast("Tasks", costly))
+
+    for _ in range(2):
+        _, parts = await read.results(CALLER, job_id, run_id, limit=9, after=-1, statuses=None)
+        assert [len(part.tasks) async for part in parts] == [2]
+        house.clock.advance(UP_TO_DATE + timedelta(seconds=1))
+
+    assert costly.lagging == [False, True]

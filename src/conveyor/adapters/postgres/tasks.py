@@ -196,7 +196,9 @@ class PostgresTasks:
         after: int = -1,
         statuses: frozenset[TaskStatus] | None = None,
         whole: bool = False,
+        lagging: bool = False,
     ) -> TaskPage:
+        del lagging  # rows are never late
         query = _page_query(statuses, whole=whole)
         found = await self._database.fetch(query, run_id, after, limit)
         tasks = [task_of(run_id, tuple(row)[:-3]) for row in found]  # without size, near, so_far

@@ -184,7 +184,9 @@ class SqliteTasks:
         after: int = -1,
         statuses: frozenset[TaskStatus] | None = None,
         whole: bool = False,
+        lagging: bool = False,
     ) -> TaskPage:
+        del lagging  # rows are never late
         sizes_of, rows_of = _page_queries(statuses, whole=whole)
 
         def operation(connection: apsw.Connection) -> TaskPage:

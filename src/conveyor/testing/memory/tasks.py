@@ -35,7 +35,9 @@ class MemoryTasks:
         after: int = -1,
         statuses: frozenset[TaskStatus] | None = None,
         whole: bool = False,
+        lagging: bool = False,
     ) -> TaskPage:
+        del lagging  # rows are never late
         wanted = frozenset(TaskStatus) if statuses is None else statuses
         rest = (task for task in self._rows.of_run(run_id) if task.index > after)
         found = (task for task in rest if task.status in wanted)

@@ -116,13 +116,21 @@ class DynamoTasks:
         after: int = -1,
         statuses: frozenset[TaskStatus] | None = None,
         whole: bool = False,
+        lagging: bool = False,
     ) -> TaskPage:
         place = await self._directory.find(run_id)
         if place is None:
             return TaskPage([], None)
         # Copies must be complete, and the index may lag.
         by_index = statuses == FAILED_ONLY and not whole
-        rows = TaskRange(self._table, place, run_id, after=after, only_failed=by_index)
+        rows = TaskRange(
+            self._table,
+            place,
+            run_id,
+            after=after,
+            only_failed=by_index,
+            consistent=not lagging,
+        )
         page = _Page(place, limit, after, None if by_index else statuses, whole=whole)
         step = limit
         while not (page.is_full or rows.is_over):
@@ -134,12 +142,13 @@ class DynamoTasks:
             else:
                 break
         is_last = rows.is_over and not page.is_full
+        is_costly = not (is_last or page.is_full)
         found = page.rows
         if whole:
             tasks = [row.task for row in await self._parts.whole(found)]
         else:
             tasks = [as_listed(row.task) for row in await self._parts.listed(found)]
-        return TaskPage(tasks, None if is_last else page.position)
+        return TaskPage(tasks, None if is_last else page.position, is_costly)
 
     async def history(self, run_id: RunId, task_id: TaskId) -> Sequence[Attempt]:
         row = await self._row(run_id, task_id)
