@@ -25,7 +25,7 @@ from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Member, Notification
 
-DEADLINE = timedelta(seconds=2)  # of calls that requests wait for and can do without
+DEADLINE = timedelta(seconds=2)  # of calls that requests or a stop wait for, and can do without
 POLL_EVERY = timedelta(seconds=1)  # for notifications
 # A notification is found if it was written within this time of its own timestamp, by the clock of
 # the reader: clocks differ, and a write takes a while.
@@ -188,7 +188,11 @@ class DynamoDbCoordination(DynamoDbPermits):
 
     async def announce(self, member: Member, *, life: timedelta) -> None:
         if life <= timedelta():
-            await self._table.delete(ItemKey(MEMBERS, member.id))
+            request = {
+                "TableName": self._table.name,
+                "Key": ItemKey(MEMBERS, member.id).fields,
+            }
+            await self._table.client.call("DeleteItem", request, repeatable=True, deadline=DEADLINE)
             return
         until = (self._clock.now() + life).timestamp()
         item = {

@@ -31,6 +31,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import PermitRequest
 
 GATE, WORKER = "G", "W#"  # sort keys
+DEADLINE = timedelta(seconds=3)  # of a renewal or release: a process that stops waits for it
 TRIES = 8  # of a reservation that others precede; then the name gets no permit
 AT_ONCE = 16  # names of a call
 TRY_ALL_AFTER = timedelta(seconds=5)  # rows that may be wrong, with calls for other names
@@ -144,7 +145,8 @@ class DynamoDbPermits:
         row, number = self._row(name, held.until)
         # The condition fails only after a lost answer, by the effect of this very write.
         with suppress(ConditionFailed):
-            await self._table.put(row, _is_newer(number))
+            request = {"TableName": self._table.name, "Item": row, **_is_newer(number).fields}
+            await self._table.client.call("PutItem", request, repeatable=True, deadline=DEADLINE)
         held.may_differ = False
 
     async def _read(self, name: str) -> tuple[Item | None, dict[str, Item]]:

@@ -1,0 +1,78 @@
+"""`conveyor serve` with rows and coordination in one table of DynamoDB, and what operators do beside it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+
+from tests.e2e.polling import ended, until
+from tests.harness.programs import Program, free_port, program, service
+from tests.harness.stacks import aws_environ, migrate
+from tests.harness.valkey import Valkey
+from tests.s3_server import S3Server
+
+KEY = {"X-API-Key": "an-api-key"}
+
+
+def test_a_service_without_redis_scrapes_and_says_when_its_table_is_away(
+    seaweedfs: S3Server, valkey: Valkey, gateway: Program, tmp_path: Path
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/"
+    fake = ["fake", "--port", str(port)]
+    with program(fake, url, module="conveyor.testing.dynamodb") as database:
+        environ = dict(aws_environ(seaweedfs, valkey, url))
+        environ["CONVEYOR_COORDINATION"] = environ["CONVEYOR_METADATA"]
+        environ["CONVEYOR_GRACE"] = "1s"
+        migrate(environ)
+        migrate(environ)
+        with (
+            service(data=tmp_path, gateway=gateway.url, environ=environ) as served,
+            httpx.Client(base_url=served.url, headers=KEY, timeout=200) as api,
+        ):
+            tasks = [{"url": f"https://ok.example/{number}"} for number in range(20)]
+            job = api.post("/jobs", json={"tasks": tasks}).raise_for_status().json()
+            assert ended(api, job["job_id"])["stats"]["successful"] == 20
+            ready = served.url.replace("/v1", "/readyz")
+            assert httpx.get(ready).status_code == 200
+            _check_commands(environ)
+            database.kill()
+            until(lambda: httpx.get(ready, timeout=20).status_code == 503)
+            assert "metadata" in httpx.get(ready, timeout=20).text
+    assert not list(tmp_path.iterdir())
+
+
+def _check_commands(environ: Mapping[str, str]) -> None:
+    """Operators open the table themselves, while the service uses it."""
+    examined = _conveyor(environ, "doctor")
+    assert examined.returncode == 0, examined.stdout + examined.stderr
+    created = _conveyor(environ, "keys", "create", "--caller", "ann")
+    assert created.returncode == 0, created.stderr
+    assert "ann" in _conveyor(environ, "keys", "list").stdout
+    dead = _conveyor(environ, "dlq", "list")
+    assert dead.returncode == 2
+    assert "in the memory of the service" in dead.stderr
+    assert "test" not in examined.stderr
+
+
+def _conveyor(environ: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "conveyor", *arguments],
+        env={**os.environ, **environ},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_a_table_that_does_not_exist_is_refused_at_the_start(
+    seaweedfs: S3Server, valkey: Valkey, dynamodb_url: str
+) -> None:
+    environ = aws_environ(seaweedfs, valkey, dynamodb_url)
+    refused = _conveyor(environ, "serve", "--port", str(free_port()))
+    assert refused.returncode == 2
+    assert "does not exist: run `conveyor migrate`" in refused.stderr
