@@ -18,7 +18,7 @@ from conveyor.adapters.memory.queues import MemoryQueues
 from conveyor.adapters.system.clock import SystemClock
 from conveyor.app.engines import SCHEMES
 from conveyor.app.rows import TaskEngine
-from conveyor.app.schemes import Opening, Scheme
+from conveyor.app.schemes import Opening, QueueEngine, Scheme
 from conveyor.settings import Settings
 from conveyor.testing.memory.blobs import MemoryBlobs
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -59,7 +59,9 @@ class SharedEngines:
         tasks = TaskEngine(self.tasks, None, due_times=None, dead_claims=None, claims=claims)
         scheme = replace(_opens(tasks), takes_queues=True, has_queue=False)
         monkeypatch.setitem(cast("Any", SCHEMES["tasks"]), "here", scheme)
-        monkeypatch.setitem(cast("Any", SCHEMES["queues"]), "here", _opens(queues))
+        monkeypatch.setitem(
+            cast("Any", SCHEMES["queues"]), "here", _opens(QueueEngine(queues, LEASE))
+        )
         return queues
 
     def settings(self, **changes: Any) -> Settings:

@@ -19,7 +19,7 @@ from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.queues import CALM, NASTY, Habits
 from conveyor.app.engines import SCHEMES, open_engines
 from conveyor.app.rows import TaskEngine
-from conveyor.app.schemes import Opening, Scheme
+from conveyor.app.schemes import Opening, QueueEngine, Scheme
 from conveyor.app.services import build_service
 from conveyor.domain.task import Task
 from conveyor.errors import Unavailable
@@ -297,6 +297,8 @@ def _simulated(open_store: Callable[[str], SharedPorts]) -> Iterator[None]:
     def opens(name: str) -> Scheme[Any]:
         async def open_it(opening: Opening, address: str) -> object:
             ports = await opening.once(store, address)
+            if name == "queues":
+                return QueueEngine(ports.queues, opening.settings.lease)
             if name != "tasks":
                 return getattr(ports, name)
             return TaskEngine(ports.tasks, ports.work, None, None, claims=ports.claims)
