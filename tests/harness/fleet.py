@@ -27,7 +27,7 @@ from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.domain.job import JobStatus
 from conveyor.domain.run import Run
-from conveyor.domain.task import AccountBlocked, AttemptFailed, Task, Throttled
+from conveyor.domain.task import AccountBlocked, AttemptFailed, NewRow, Task, Throttled
 from conveyor.errors import Unavailable
 from conveyor.ports.coordination import PermitRequest
 from conveyor.ports.queues import MOST_RECEIVES, Queues, TaskMessage
@@ -242,6 +242,11 @@ class Fleet:
         await queues.open(run_id)
         await queues.send(run_id, [(task.id, timedelta()) for task in tasks])
         await self.metadata.commit(job, run)
+
+    async def add(self, tasks: Sequence[NewRow]) -> None:
+        """More tasks for the first run."""
+        await add_rows(MemoryTasks(self.rows), RUN, tasks)
+        await self.queues.send(RUN, [(task.id, timedelta()) for task in tasks])
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[list[Dispatcher]]:

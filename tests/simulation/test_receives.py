@@ -8,10 +8,12 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from conveyor.adapters.memory.queues import Habits
+from conveyor.domain.run import Run
 from conveyor.steps.dispatch.permits import permit_name
-from conveyor.testing.factories import JOB, RUN
+from conveyor.testing.factories import JOB, RUN, new_tasks
 from tests.harness import time_lapse
 from tests.harness.fleet import Fleet
 from tests.harness.permits import reserve
@@ -228,5 +230,27 @@ def test_a_run_with_nothing_to_do_is_asked_every_five_seconds_by_each_process() 
             asked = fleet.queues.asked
             await asyncio.sleep(300)
             assert (fleet.queues.asked - asked) / 300 <= 10 / 5 * 1.1
+
+    time_lapse.run(story())
+
+
+def test_a_run_that_is_idle_for_long_is_hardly_asked_and_comes_back_with_new_tasks() -> None:
+    async def story() -> None:
+        fleet = Fleet(cap=100, processes=5, is_closed=False)
+        await fleet.submit(1)
+        async with fleet.at_work() as dispatchers:
+            await asyncio.sleep(15 * 60)
+            assert not any(dispatcher.runs for dispatcher in dispatchers)
+            asked = fleet.queues.asked
+            await asyncio.sleep(60 * 60)
+            assert 0 < (fleet.queues.asked - asked) / 5 <= 6 * 15, "at each resync, some times"
+
+            run = await fleet.metadata.get(Run, RUN)
+            assert run is not None
+            await fleet.metadata.commit(replace(run, total=2, next_index=2))
+            await fleet.add(new_tasks(RUN, 1, first=1))
+            await asyncio.sleep(20)
+
+            assert fleet.done() == 2, "nobody was notified"
 
     time_lapse.run(story())

@@ -224,6 +224,8 @@ class ActiveRun:
     permits_wait_until: float = 0.0  # a few permits wait for more
     idle_until: float = 0.0  # nothing was due
     idle: float = 0.0  # seconds of the last rest; doubles
+    empty_since: float | None = None  # claims found nothing since; None if the last one did
+    was_set_aside: bool = False  # for being idle, and only a resync brought it back
     lacks_permits: bool = False  # it rests because other processes have all permits
     claims: int = 0  # that the engine has not answered
     is_gone: bool = False  # no longer live: nothing new starts
@@ -296,6 +298,8 @@ class ActiveRun:
         self.run = run
         self.is_gone = False
         self.idle_until = self.idle = 0.0
+        self.empty_since = None
+        self.was_set_aside = False
 
     # The moves of a task.
 

@@ -130,6 +130,8 @@ class Claimer:
         small_claims_at = self.clock.monotonic() + BATCH_WAIT.total_seconds()
         for run, want in wants.items():
             run.small_claims_at = small_claims_at
+            if started[run]:
+                run.empty_since, run.was_set_aside = None, False
             if started[run] >= want:
                 run.idle = 0.0
         # Runs that gave fewer tasks than wanted have nothing more due.

@@ -26,6 +26,9 @@ class DispatchConfig:
     permit_wait: timedelta = timedelta()  # how long a few permits wait for more before a claim
     shortest_idle: timedelta = timedelta(milliseconds=20)  # of a run with nothing due
     longest_idle: timedelta = timedelta(milliseconds=500)
+    # A run in which nothing was due for so long is served no more until it changes or at the next
+    # resync; zero: every live run is served.
+    serve_idle: timedelta = timedelta()
     unavailable_wait: timedelta = timedelta(seconds=1)  # until an engine is tried again
     claim_loops: int = 3  # concurrent claims: one waits for the engine while another starts tasks
     claims_of_run: int = 3  # of these loops, how many may claim of the same run at a time
@@ -67,6 +70,9 @@ def config_over_queues(concurrency: int) -> DispatchConfig:
         renew_from=LEASE / 2,
         permit_wait=timedelta(milliseconds=50),
         longest_idle=timedelta(seconds=5),
+        refresh=timedelta(seconds=10),
+        resync=timedelta(minutes=10),
+        serve_idle=timedelta(minutes=10),
         prefetch=timedelta(),
         # A run whose rows are throttled would occupy every loop, and delay all other runs.
         claims_of_run=1,

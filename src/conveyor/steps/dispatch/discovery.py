@@ -3,11 +3,14 @@
 | source | read | finds |
 |---|---|---|
 | runs passed to `wake` and `notified` | at once | changes that this process made or was notified of |
-| runs changed since the last look (`Metadata.changed_runs`) | every second | the same changes, where notifications were lost |
-| all live runs | every 30 s | what the other two missed |
+| runs changed since the last look (`Metadata.changed_runs`) | every second, over queues every 10 s | the same changes, where notifications were lost |
+| all live runs | every 30 s, over queues every 10 min | what the other two missed |
 
 Notifications and listings only say which runs to look at: a run joins, changes or leaves by what a
 consistent read of its row says.
+
+Each receive of an empty queue costs money. So over queues a run with nothing due for 10 min is set
+aside: no queue hides a message for so long. A change brings it back, and each resync, for some seconds.
 
 | invariant | kept by |
 |---|---|
@@ -76,6 +79,7 @@ class Discovery:
     runs: dict[RunId, ActiveRun] = field(default_factory=dict)
     key_states: dict[str, GatewayKeyState] = field(default_factory=dict)  # by digest
     changed: set[RunId] = field(default_factory=set)  # notified, and not read since
+    set_aside: dict[RunId, int] = field(default_factory=dict)  # idle runs, with their versions
     left: list[ActiveRun] = field(default_factory=list)  # ended, with permits to release
     woken: asyncio.Event = field(default_factory=asyncio.Event)  # a run was added to `changed`
     mark: str | None = None  # up to where the changes of all processes were read
@@ -115,11 +119,16 @@ class Discovery:
         now = self.clock.monotonic()
         if now >= self.refresh_at:
             await self._see_changed()
+            for run_id in [run.id for run in self.runs.values() if run.is_gone]:
+                self._leave(run_id)  # if its last tasks are settled by now
             self.refresh_at = now + self.config.refresh.total_seconds()
         if now >= self.resync_at:
             live = await self._see_all()
             for run_id in self.runs.keys() - live:
                 await self.look_at(run_id)
+            self.set_aside = {
+                run_id: version for run_id, version in self.set_aside.items() if run_id in live
+            }
             self._drop_unused_key_states(now)
             self.resync_at = now + self.config.resync.total_seconds()
         unread, self.changed = self.changed, set()
@@ -143,15 +152,30 @@ class Discovery:
             await self._join(run)
 
     async def leave_ended(self, idle: Iterable[ActiveRun]) -> None:
-        """Read runs that had no task due: those that have ended leave the map.
+        """Read runs that had no task due: those that have ended, or were idle for long, leave the map.
 
         Without this, a run that another process completed would be polled until the next resync.
         """
         for active in idle:
-            if not active.unsettled:
-                run = await self.metadata.get(Run, active.id)
-                if run is None or not run.is_live:
-                    self.wake(active.id)
+            if active.empty_since is None:
+                active.empty_since = self.clock.monotonic()
+            if active.unsettled:
+                continue
+            run = await self.metadata.get(Run, active.id)
+            if run is None or not run.is_live:
+                self.wake(active.id)
+            elif self._is_idle_for_long(active) and not active.is_served:
+                self.set_aside[active.id] = active.run.version
+                self.left.append(active)
+                self._forget(active)
+
+    def _is_idle_for_long(self, active: ActiveRun) -> bool:
+        if not self.config.serve_idle or active.empty_since is None:
+            return False
+        if active.was_set_aside:
+            return active.idle >= self.config.longest_idle.total_seconds()
+        passed = self.clock.monotonic() - active.empty_since
+        return passed >= self.config.serve_idle.total_seconds()
 
     def ready(self, rng: Random) -> list[ActiveRun]:
         """The runs whose tasks may be claimed now, shuffled so that ties are broken fairly."""
@@ -236,7 +260,10 @@ class Discovery:
         while page := await self.metadata.live_runs(limit=PAGE, after=after):
             for run in page:
                 live.add(run.id)
+                version = self.set_aside.pop(run.id, None)
                 await self._see(run)
+                if version == run.version and (active := self.runs.get(run.id)):
+                    active.was_set_aside = True
             after = page[-1].id
         return live
 
@@ -244,7 +271,7 @@ class Discovery:
         """Look at a run if its entry in a listing, which may lag, is news."""
         active = self.runs.get(listed.id)
         if active is None:
-            is_news = listed.is_live
+            is_news = listed.is_live and listed.version != self.set_aside.get(listed.id)
         else:
             is_news = listed.version > active.run.version or (active.is_gone and listed.is_live)
         if is_news:
@@ -338,12 +365,15 @@ class Discovery:
         return state
 
     def _leave(self, run_id: RunId) -> None:
-        """Start nothing more of a run. It leaves the map now, or at a later resync once it is settled."""
+        """Start nothing more of a run. It leaves the map now, or at a later refresh once it is settled."""
         active = self.runs.get(run_id)
         if active is None:
             return
         active.is_gone = True
         self.left.append(active)
         if not active.is_served:
-            active.key_state.limiter.runs -= 1
-            del self.runs[run_id]
+            self._forget(active)
+
+    def _forget(self, active: ActiveRun) -> None:
+        active.key_state.limiter.runs -= 1
+        del self.runs[active.id]
