@@ -10,7 +10,7 @@ import typer
 from conveyor.cli.main import GROUPS, build_app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-NAMES = [*GROUPS["Jobs"], *GROUPS["Live runs"]]
+NAMES = [*GROUPS["Jobs"], *GROUPS["Live runs"], *GROUPS["Schedules and webhooks"]]
 FOR_OPERATORS = ["keys", "doctor", "dlq", "migrate"]
 SHARED = {"--url", "--key", "--config", "--json"}
 AT_THE_TOP = {"--help", "--install-completion", "--show-completion"}

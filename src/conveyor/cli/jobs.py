@@ -22,10 +22,11 @@ Listed = Annotated[int, typer.Option(min=1, help="How many at most.")]
 
 
 class RowPage(msgspec.Struct, frozen=True):
-    """A page of jobs or of runs whose rows are not decoded yet."""
+    """A page of jobs, runs or webhook events whose rows are not decoded yet."""
 
     jobs: list[msgspec.Raw] = []
     runs: list[msgspec.Raw] = []
+    events: list[msgspec.Raw] = []
     next_cursor: str | None = None
 
 

@@ -35,6 +35,11 @@ GROUPS = {
         "delete": "jobs",
     },
     "Live runs": {"pause": "jobs", "resume": "jobs", "stop": "jobs"},
+    "Schedules and webhooks": {
+        "schedule": "schedules",
+        "webhook": "webhooks",
+        "signing-keys": "webhooks",
+    },
     "Running a service": {
         "serve": "serve",
         "dev": "serve",

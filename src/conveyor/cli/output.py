@@ -197,10 +197,13 @@ def exit_as(run: Run | None) -> None:
 
 def job_facts(job: Job) -> Facts:
     """The status of a job, and of its schedule."""
-    shown: Facts = [("job_status", job.status)]
+    return [("job_status", job.status), *schedule_facts(job)]
+
+
+def schedule_facts(job: Job) -> Facts:
     if job.schedule is None:
-        return shown
-    shown += [
+        return []
+    shown: Facts = [
         ("schedule", schedule_in_words(job.schedule)),
         ("schedule_state", job.schedule_state or ""),
         ("next_scheduled_run", moment(job.next_scheduled_run) or "none"),

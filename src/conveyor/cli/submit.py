@@ -10,10 +10,11 @@ import msgspec
 import typer
 
 from conveyor.cli import output
-from conveyor.cli.connect import Endpoint, Follow, JobId, Json, with_service
+from conveyor.cli.connect import Endpoint, Follow, JobId, Json, with_options, with_service
 from conveyor.cli.hints import Advised, explained
 from conveyor.cli.output import plain
 from conveyor.cli.pairs import Labels, ScraperParams, labels, parameters
+from conveyor.cli.schedules import At, Every, Timezone, schedule_of
 from conveyor.cli.task_files import MOST_TASKS, ListedTask, ListFile, list_name, open_list
 from conveyor.client import Added, ApiError, Conveyor, Patience, SubmittedJob, UnreachableError
 from conveyor.client.models import FileFormat
@@ -39,6 +40,7 @@ MaxPerHost = Annotated[
 ]
 Retries = Annotated[int | None, typer.Option(help="Retries of a task after its first attempt [3].")]
 ResultTtlDays = Annotated[int | None, typer.Option(help="Days for which results are kept [14].")]
+StaysOpen = Annotated[bool, typer.Option("--open", help="Keep the job open for `conveyor add`.")]
 Again = Annotated[
     str | None,
     typer.Option(help="Repeating the command with the same key and list makes no new job."),
@@ -46,6 +48,12 @@ Again = Annotated[
 BadLines = Annotated[
     Literal["skip", "fail"] | None,
     typer.Option(help="What to do about bad lines: skip them, or fail the run."),
+]
+WebhookUrl = Annotated[
+    str | None, typer.Option("--webhook", help="The https URL to tell when a run ends.")
+]
+WebhookSignature = Annotated[
+    bool, typer.Option("--webhook-signature", help="Sign what the webhook is sent.")
 ]
 Kind = Annotated[
     Literal["csv", "ndjson", "txt"] | None,
@@ -81,8 +89,44 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self != ListOptions()
 
 
+def list_options(
+    *,
+    type_: str | None,
+    url_column: str | None,
+    id_column: str | None,
+    delimiter: str | None,
+    no_header: bool | None,
+) -> ListOptions:
+    return ListOptions(
+        type=type_,
+        url_column=url_column,
+        id_column=id_column,
+        delimiter=delimiter,
+        no_header=bool(no_header),
+    )
+
+
+def webhook_of(*, webhook: str | None, webhook_signature: bool | None) -> dict[str, object] | None:
+    if webhook is None and webhook_signature:
+        raise RefusedToStart("--webhook-signature needs --webhook")
+    return None if webhook is None else {"url": webhook, "signature": bool(webhook_signature)}
+
+
 @with_service
+@with_options(
+    list_options,
+    type_=Kind,
+    url_column=UrlColumn,
+    id_column=IdColumn,
+    delimiter=Delimiter,
+    no_header=NoHeader,
+)
+@with_options(webhook_of, webhook=WebhookUrl, webhook_signature=WebhookSignature)
+@with_options(schedule_of, every=Every, at=At, timezone=Timezone)
 def submit(
+    schedule: dict[str, object] | None,
+    webhook: dict[str, object] | None,
+    form: ListOptions,
     service: Endpoint,
     file: File,
     *,
@@ -94,21 +138,19 @@ def submit(
     max_per_host: MaxPerHost = None,
     retries: Retries = None,
     result_ttl_days: ResultTtlDays = None,
-    open_: Annotated[
-        bool, typer.Option("--open", help="Keep the job open for `conveyor add`.")
-    ] = False,
+    open_: StaysOpen = False,
     idempotency_key: Again = None,
     on_invalid: BadLines = None,
-    type_: Kind = None,
-    url_column: UrlColumn = None,
-    id_column: IdColumn = None,
-    delimiter: Delimiter = None,
-    no_header: NoHeader = False,
     follow: Follow = False,
     as_json: Json = False,
 ) -> None:
     """Submit a list of URLs as a job. A list that is too long for one call is uploaded."""
+    if schedule and follow:
+        raise RefusedToStart("--follow needs a job that runs now: a scheduled one has no run yet")
     fields: dict[str, object] = {
+        "type": "scheduled" if schedule else None,
+        "schedule": schedule,
+        "webhook": webhook,
         "zenrows_params": parameters(param or []),
         "name": name,
         "external_id": external_id,
@@ -121,13 +163,6 @@ def submit(
         "on_invalid": on_invalid,
     }
     given = {name: value for name, value in fields.items() if value is not None}
-    form = ListOptions(
-        type=type_,
-        url_column=url_column,
-        id_column=id_column,
-        delimiter=delimiter,
-        no_header=no_header,
-    )
     key = _checked_key(idempotency_key)
     raw = _submitted(service, file, given, form, key, quiet=as_json)
     _print_and_follow(service, raw, file, as_json=as_json, follow=follow)
@@ -210,7 +245,8 @@ def _print_and_follow(
     if not follow:
         _print_submitted(made, raw, file, as_json=as_json)
         if not as_json:
-            output.note(f"Follow it with: conveyor status {plain(made.job_id)} --follow")
+            then = "status {} --follow" if made.latest_run else "schedule show {}"
+            output.note(f"See its progress with: conveyor {then.format(plain(made.job_id))}")
         return
     from conveyor.cli.follow import follow_and_exit, how_to_follow  # noqa: PLC0415 - loads rich
 

@@ -29,16 +29,22 @@ from conveyor.client.models import (
     FailureGroup,
     Failures,
     Job,
+    NewSigningKey,
     NewTask,
     Progress,
     Rerun,
     Run,
     RunExport,
+    SigningKeyInUse,
+    SigningKeys,
     Spend,
     Stats,
     SubmittedJob,
     TaskResult,
     Waiting,
+    Webhook,
+    WebhookEvent,
+    WebhookTest,
 )
 from conveyor.client.synchronous import Conveyor
 from conveyor.client.transport import Outage, Patience
@@ -64,6 +70,7 @@ __all__ = [
     "Failures",
     "InvalidTask",
     "Job",
+    "NewSigningKey",
     "NewTask",
     "NotFoundError",
     "NotSupportedError",
@@ -75,6 +82,8 @@ __all__ = [
     "Run",
     "RunExport",
     "ServerError",
+    "SigningKeyInUse",
+    "SigningKeys",
     "Spend",
     "Stats",
     "SubmittedJob",
@@ -82,6 +91,9 @@ __all__ = [
     "UnfinishedError",
     "UnreachableError",
     "Waiting",
+    "Webhook",
+    "WebhookEvent",
+    "WebhookTest",
 ]
 
 

@@ -35,6 +35,7 @@ from conveyor.client.models import (
     latest_run,
 )
 from conveyor.client.results import OnReceived, completed_export, content_of, download, export_state
+from conveyor.client.settings import SettingCalls
 from conveyor.client.transport import (
     Query,
     SendCount,
@@ -51,10 +52,14 @@ PageT = TypeVar("PageT", JobPage, RunPage)
 PAGE = 100  # jobs or runs
 DEFAULT_URL = "http://127.0.0.1:8080/v1"
 NO_TASKS = "the list must not be empty: there is no task in it"
+TOO_LONG_TO_SCHEDULE = (
+    "a scheduled job takes its whole list in one call, at most 10,000 tasks: upload a longer one with "
+    "submit_file"
+)
 INGESTING = frozenset({"run_not_terminal"})  # the rows of an earlier call are still being written
 
 
-class Calls:
+class Calls(SettingCalls):
     """The calls of `AsyncConveyor` and `Conveyor`, over the transport of either."""
 
     def __init__(self, transport: Transport) -> None:
@@ -75,6 +80,8 @@ class Calls:
             raise ValueError(NO_TASKS)
         if first.is_last:
             return await self._create(first.body(**fields), key)
+        if "schedule" in fields:
+            raise ValueError(TOO_LONG_TO_SCHEDULE)
         job_id = await self._open(fields, key)
         accepted = await self._fill(job_id, first, chunks, key, last_batch=True)
         return SubmittedJob(job_id=job_id, accepted_tasks=accepted, idempotency_key=key)
@@ -404,6 +411,8 @@ def _fields(options: Mapping[str, object], known: frozenset[str]) -> tuple[dict[
         for name, value in options.items()
         if value is not None
     }
+    if "schedule" in fields:
+        fields["type"] = "scheduled"
     return fields, str(fields.pop("idempotency_key", None) or uuid.uuid4())
 
 

@@ -18,8 +18,11 @@ Failures = wire.WireFailures
 FileInput = wire.WireFileInput
 History = wire.WireHistory
 Job = wire.WireJob
+NewSigningKey = wire.WireNewKey
 JobPage = wire.WireJobs
 Progress = wire.WireProgress
+SigningKeyInUse = wire.WireKeyInUse
+SigningKeys = wire.WireKeys
 Rerun = wire.WireRerun
 Run = wire.WireRun
 RunPage = wire.WireRuns
@@ -27,6 +30,10 @@ Spend = wire.WireSpend
 Stats = wire.WireStats
 Upload = wire.WireUpload
 Waiting = wire.WireWaiting
+Webhook = wire.WireWebhook
+WebhookEvent = wire.WireEvent
+WebhookEventPage = wire.WireEvents
+WebhookTest = wire.WireTested
 
 Column = str | int  # of CSV: its name in the header, or its number from 0
 
@@ -42,6 +49,8 @@ class JobOptions(TypedDict, total=False):
     max_per_host: int | None  # tasks of one host at a time
     retries: int | None  # after the first attempt
     result_ttl_days: int | None
+    schedule: Mapping[str, object] | None  # makes it a scheduled job
+    webhook: Mapping[str, object] | None  # `url` and `signature`
     idempotency_key: str | None  # submitting the same list with it again makes no new job
 
 

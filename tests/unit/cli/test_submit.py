@@ -22,15 +22,13 @@ RENAMED = {"param": "zenrows_params", "open_": "status", "file": "tasks"}
 # Options that are no fields of a submission: the service, the list's format, and the output.
 NO_FIELDS = {
     *("service", "idempotency_key", "follow", "as_json"),
-    *("type_", "url_column", "id_column", "delimiter", "no_header"),
+    "form",
 }
 # Fields of a submission that are no options, each with the reason.
 LEFT_OUT = {
-    "type": "the command submits regular jobs",
-    "schedule": "belongs to scheduled jobs",
+    "type": "a job with a schedule is a scheduled one",
     "file_input_id": "the command uploads the list and sets it",
     "async": "decides when the service answers; the command waits for any answer",
-    "webhook": "`--follow` waits for the end of a run",
     "step_functions": "only a state machine of Step Functions has the token",
 }
 

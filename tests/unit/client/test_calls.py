@@ -8,13 +8,11 @@ from conveyor.domain.submission import Submission
 
 # Fields of a submission that are no options of the client, each with the reason.
 LEFT_OUT = {
-    "type": "the client submits regular jobs; `request` submits a scheduled one",
-    "schedule": "belongs to scheduled jobs",
+    "type": "a job with a schedule is a scheduled one",
     "status": "`submit` and `open` set it",
     "tasks": "the first parameter of `submit`",
     "file_input_id": "`submit_file` sets it",
     "async": "the client submits long lists in parts, so it needs no early answer",
-    "webhook": "the client waits for runs; `request` submits a job with a webhook",
     "step_functions": "only a state machine of Step Functions has the token",
 }
 
