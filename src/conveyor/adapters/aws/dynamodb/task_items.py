@@ -14,9 +14,10 @@ A part is written before the row that names it, under a name that no other write
 changes, and one whose row was not written is read by nobody.
 """
 
+import re
 import zlib
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -63,6 +64,7 @@ HEAVY = 100 * 1024  # bytes of a spec, above which a claim counts them before it
 # A problem that every row could have is stored as its number.
 LOST, SAME = 1, 2  # `WORKER_LOST`; in a line, the problem of the row
 CHUNK = 390 * 1024  # bytes of a part in one item; an item has at most 400 KB
+ABBREVIATED = re.compile("~(.)")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
@@ -320,7 +322,7 @@ def row_of(item: Item, place: RunPlace) -> TaskRow:
         lost=kept.lost,
         claimed_at=_moment(fields.get(CLAIMED)),
         holder=fields.get(HOLDER),
-        result=_body(kept.result),
+        result=_body(kept.result, _abbreviations(key)),
         problem=problem,
         reason=kept.reason,
         facts=PageFacts(http_status=http_status, duration_ms=duration_ms, final_url=final_url),
@@ -359,7 +361,7 @@ def _stored(row: TaskRow) -> StoredFields:
         called=row.called,
         attempts=task.attempts,
         lost=task.lost,
-        result=msgspec.structs.astuple(task.result) if task.result else None,
+        result=_stored_body(task.result, _abbreviations(row.key)) if task.result else None,
         problem=LOST if kept_problem == WORKER_LOST else kept_problem,
         reason=task.reason,
         facts=stored_facts if any(value is not None for value in stored_facts) else None,
@@ -434,12 +436,27 @@ def _moment(stamp: int | None) -> datetime | None:
     return None if stamp is None else moment(stamp)
 
 
-def _body(stored: Sequence[Any] | None) -> StoredBody | None:
+def _abbreviations(key: ItemKey) -> dict[str, str]:
+    """What stands in a stored locator for ids that the key has: most locators consist of them."""
+    _, run_id, task_id = key.sk.split("#")
+    return {"~": "~", "j": key.pk.split("#")[1], "r": run_id, "t": task_id}
+
+
+def _stored_body(
+    body: StoredBody, abbreviations: Mapping[str, str]
+) -> tuple[str, int, str, str, str | None]:
+    locator = body.locator
+    for letter, text in abbreviations.items():  # `~` itself first
+        locator = locator.replace(text, f"~{letter}")
+    return locator, body.length, body.checksum, body.format, body.content_type
+
+
+def _body(stored: Sequence[Any] | None, abbreviations: Mapping[str, str]) -> StoredBody | None:
     if stored is None:
         return None
     locator, length, checksum, format_, content_type = stored
     return StoredBody(
-        locator=locator,
+        locator=ABBREVIATED.sub(lambda found: abbreviations[found[1]], locator),
         length=length,
         checksum=checksum,
         format=format_,
