@@ -9,12 +9,15 @@ import pytest
 
 from conveyor.adapters.aws.dynamodb.address import TableAddress, parse_address
 from conveyor.adapters.aws.dynamodb.coordination import DynamoDbCoordination
+from conveyor.adapters.aws.dynamodb.task_engine import SETTLE_WAIT
 from conveyor.adapters.system.clock import SystemClock
 from conveyor.app import aws
 from conveyor.app.engines import check_engines, open_engines
 from conveyor.app.migrate import migrate
+from conveyor.app.steps import build_steps
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.settings import Settings
+from conveyor.telemetry.metrics import Metrics
 from conveyor.testing.dynamodb.server import DynamoDbServer, dynamodb_server
 
 
@@ -50,6 +53,27 @@ async def test_a_table_is_created_once_and_then_opened(
         engines = await open_engines(settings, stack)
         assert isinstance(engines.coordination, DynamoDbCoordination)
         assert await engines.coordination.held("job:one") == 0
+
+
+async def test_tasks_on_it_wait_to_share_a_settle(server: DynamoDbServer, tmp_path: Path) -> None:
+    url = f"dynamodb://conveyor?endpoint={server.url}"
+    settings = Settings(
+        data=str(tmp_path),
+        metadata=url,
+        tasks=url,
+        coordination=url,
+        queues="memory:",
+        control_queue="memory:",
+        bodies=f"files:{tmp_path / 'shared'}",
+        blobs=f"files:{tmp_path / 'shared'}",
+        encryption=f"file:{tmp_path / 'shared.key'}",
+    )
+    assert [line async for line in migrate(settings)]
+    async with AsyncExitStack() as stack:
+        engines = await open_engines(settings, stack)
+        assert engines.settle_wait == SETTLE_WAIT
+        dispatcher = build_steps(settings, engines, Metrics()).dispatcher
+        assert dispatcher.config.settle_wait == SETTLE_WAIT
 
 
 async def test_a_missing_table_is_refused_at_the_start(

@@ -169,7 +169,10 @@ def _dynamodb_metadata(opening: Opening, table: "DynamoTable") -> Metadata:
 
 
 def _dynamodb_tasks(opening: Opening, table: "DynamoTable") -> TaskEngine:
-    from conveyor.adapters.aws.dynamodb.task_engine import open_task_rows  # noqa: PLC0415
+    from conveyor.adapters.aws.dynamodb.task_engine import (  # noqa: PLC0415 - an extra
+        SETTLE_WAIT,
+        open_task_rows,
+    )
 
     settings = opening.settings
     rows = open_task_rows(table, opening.clock, lease=settings.lease, holder=opening.incarnation)
@@ -180,6 +183,7 @@ def _dynamodb_tasks(opening: Opening, table: "DynamoTable") -> TaskEngine:
         dead_claims=None,
         claims=rows.claims,
         shards=settings.task_shard_count,
+        settle_wait=SETTLE_WAIT,
     )
 
 
