@@ -105,6 +105,7 @@ class Engines(Stores):
     dead_claims: Sequence[Held] | None = None
     task_shard_count: int = 1  # of new jobs
     settle_wait: timedelta = timedelta()  # for which finished tasks wait to share a settle
+    large_rows: Callable[[], int] | None = None  # that the engine of tasks wrote; None: no limit
     shares_coordination: bool = False  # whether other processes have the same
     in_memory: frozenset[str] = frozenset()  # kinds of state that end with this process
     # Remove unfinished files from folders that other processes may use too.
@@ -204,10 +205,7 @@ async def open_engines(
     clock: Clock | None = None,
     ids: Ids | None = None,
 ) -> Engines:
-    """Open the engines that the settings choose; `stack` closes them.
-
-    Tests pass their own `clock` and `ids`; the default is the clock of the machine.
-    """
+    """Open the engines that the settings choose; `stack` closes them. Tests pass `clock` and `ids`."""
     clock = clock or SteadyClock()
     ids = ids or SystemIds(clock)
     opening = Opening(settings=settings, stack=stack, clock=clock, ids=ids, incarnation=ids.new())
@@ -243,6 +241,7 @@ async def open_engines(
         dead_claims=tasks.dead_claims,
         task_shard_count=tasks.shards,
         settle_wait=tasks.settle_wait,
+        large_rows=tasks.large_rows,
         shares_coordination=shared is not None,
         in_memory=in_memory,
         sweep_unfinished=opening.sweep_unfinished,

@@ -45,6 +45,8 @@ class TaskEngine(NamedTuple):
     claims: Claims | None = None  # for a queue beside the rows; None if the engine takes none
     shards: int = 1  # over which it spreads the rows of a run of a new job
     settle_wait: timedelta = timedelta()  # for which finished tasks wait to share a settle
+    # How many rows it wrote that are larger, and so cost more, than they should; None: it has no limit.
+    large_rows: Callable[[], int] | None = None
 
 
 def _sqlite(opening: Opening, _address: str) -> AbstractAsyncContextManager[SqliteEngine]:
@@ -184,6 +186,7 @@ def _dynamodb_tasks(opening: Opening, table: "DynamoTable") -> TaskEngine:
         claims=rows.claims,
         shards=settings.task_shard_count,
         settle_wait=SETTLE_WAIT,
+        large_rows=lambda: rows.sizes.large,
     )
 
 

@@ -95,6 +95,8 @@ def build_service(
     stores, engines = engines, measured(engines, metrics, settings.slow_call)
     steps = build_steps(settings, engines, metrics, sizes)
     _show_dispatcher(settings, metrics, steps.dispatcher)
+    if engines.large_rows:
+        metrics.large_rows.set_function(engines.large_rows)
     rotate_encryption = build_rotate_encryption(
         settings, engines, engines.encryption, engines.coordination
     )

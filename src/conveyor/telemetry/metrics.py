@@ -71,6 +71,9 @@ class Metrics:
         )
         self.read_rows = self._counter("conveyor_read_rows", "Task rows read for result pages")
         self.served_rows = self._counter("conveyor_served_rows", "Task rows served in result pages")
+        self.large_rows = self._gauge(
+            "conveyor_large_rows", "Task rows written since the start that cost more than one unit"
+        )
         self.sweeps = self._counter(
             "conveyor_sweeper_actions", "Repairs by the sweeper", "action", values=SWEEPER_ACTIONS
         )

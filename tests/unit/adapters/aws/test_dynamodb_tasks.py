@@ -88,7 +88,6 @@ class World:
             lease=LEASE,
             holder=holder,
             random=Random(holder),
-            watch=_refuse,
         )
 
     def _loss(self, operation: str) -> Loss | None:
@@ -105,10 +104,6 @@ class World:
 
     def spent(self) -> float:
         return self.fake.meter.units.written
-
-
-def _refuse(size: int) -> None:
-    raise AssertionError(f"a row of {size} bytes was written")
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -309,6 +304,19 @@ def test_histories_and_problems_beside_the_row_are_read_back() -> None:
         only_failed = frozenset({TaskStatus.FAILED})
         [failed] = (await rows.tasks.page(RUN, limit=9, statuses=only_failed)).tasks
         assert failed.problem == a_problem(9_000)
+        assert rows.sizes.large == 0
+
+    run(main())
+
+
+def test_a_row_that_is_too_large_is_counted() -> None:
+    async def main() -> None:
+        world = World()
+        rows = await world.open()
+        [task] = await given_claims(rows, 1)
+        body = StoredBody(locator="l" * 2_000, length=1, checksum="c", format="html")
+        assert await settle(rows, [task], replace(scraped(), result=body)) == [True]
+        assert rows.sizes.large == 1
 
     run(main())
 

@@ -8,7 +8,7 @@ from conveyor.adapters.aws.dynamodb.claims import DynamoClaims
 from conveyor.adapters.aws.dynamodb.counters import RunCounters
 from conveyor.adapters.aws.dynamodb.table import DynamoTable
 from conveyor.adapters.aws.dynamodb.task_keys import RunDirectory
-from conveyor.adapters.aws.dynamodb.task_writes import TaskWriter, Watch
+from conveyor.adapters.aws.dynamodb.task_writes import RowSizes, TaskWriter
 from conveyor.adapters.aws.dynamodb.tasks import DynamoTasks
 from conveyor.ports.clock import Clock
 
@@ -19,6 +19,7 @@ SETTLE_WAIT = timedelta(seconds=1)
 class DynamoTaskRows(NamedTuple):
     tasks: DynamoTasks
     claims: DynamoClaims
+    sizes: RowSizes
 
 
 def open_task_rows(
@@ -28,15 +29,15 @@ def open_task_rows(
     lease: timedelta,
     holder: str,
     random: Random | None = None,
-    watch: Watch = lambda _size: None,
 ) -> DynamoTaskRows:
-    """`holder` is the name of the process. `watch` is told the size of each row that is too large."""
+    """`holder` is the name of the process."""
     random = random or SystemRandom()
     directory = RunDirectory(table)
     # The name of a process may be used again, by a restart or a test; counters must not be.
     counters = RunCounters(table, incarnation=f"{random.getrandbits(64):016x}")
-    writer = TaskWriter(table, counters, random=random, watch=watch)
+    writer = TaskWriter(table, counters, random=random)
     return DynamoTaskRows(
         DynamoTasks(table, clock, directory=directory, counters=counters, writer=writer),
         DynamoClaims(table, clock, lease=lease, holder=holder, directory=directory, writer=writer),
+        writer.sizes,
     )

@@ -1,6 +1,6 @@
 """Writes of task rows that count: rows and a counter of their run in one transaction."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -21,7 +21,19 @@ from conveyor.errors import Unavailable
 
 log = structlog.get_logger()
 
-Watch = Callable[[int], None]
+
+@dataclass(slots=True)
+class RowSizes:
+    """Counts the rows that are larger than they should be."""
+
+    large: int = 0
+
+    def check(self, packed: PackedRow) -> None:
+        size = item_size(packed.item)
+        if size > HOT_BYTES:
+            self.large += 1
+            task = packed.row.task
+            log.warning("dynamodb.large_row", run_id=task.run_id, task_id=task.id, bytes=size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +53,11 @@ class WriteResult:
 
 
 class TaskWriter:
-    def __init__(
-        self, table: DynamoTable, counters: RunCounters, *, random: Random, watch: Watch
-    ) -> None:
+    def __init__(self, table: DynamoTable, counters: RunCounters, *, random: Random) -> None:
         self._table, self._counters = table, counters
         self._parts = TaskPartStore(table)
-        self._random, self._watch = random, watch
+        self._random = random
+        self.sizes = RowSizes()
 
     def token(self, bits: int = 64) -> str:
         """A text that no other write has."""
@@ -55,7 +66,7 @@ class TaskWriter:
     async def prepare(self, rows: Sequence[PackedRow]) -> None:
         """Write the parts of rows, which must come before the rows."""
         for packed in rows:
-            self._check_size(packed)
+            self.sizes.check(packed)
         await self._parts.write([item for packed in rows for item in packed.parts])
 
     async def forget(self, rows: Sequence[PackedRow]) -> None:
@@ -120,13 +131,6 @@ class TaskWriter:
         change.took_effect()
         counter.is_known = True
         return None
-
-    def _check_size(self, packed: PackedRow) -> None:
-        size = item_size(packed.item)
-        if size > HOT_BYTES:
-            task = packed.row.task
-            log.warning("dynamodb.large_row", run_id=task.run_id, task_id=task.id, bytes=size)
-            self._watch(size)
 
 
 def _failures(writes: Sequence[CountedWrite]) -> list[Failure]:
