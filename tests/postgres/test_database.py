@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from conveyor.adapters.postgres import database as database_module
 from conveyor.adapters.postgres.address import PostgresAddress
 from conveyor.adapters.postgres.database import Connection, Pool, PostgresDatabase, open_database
 from conveyor.adapters.postgres.schema import (
@@ -52,6 +53,13 @@ async def test_migrations_at_the_same_time_run_each_script_once(
 
         assert sorted(map(list, done)) == [[], [], [], [version for version, _ in migrations()]]
         assert await missing_migrations(database) == []
+
+
+async def test_a_database_of_another_encoding_is_refused(postgres_18: TestDatabases) -> None:
+    address = await postgres_18.create("ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    async with open_database(address) as database:
+        with pytest.raises(RefusedToStart, match="UTF8, got SQL_ASCII"):
+            await migrate(database)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +193,26 @@ async def test_renewals_need_not_wait_for_other_connections(postgres_18: TestDat
             assert await database.first("SELECT 1", pool=Pool.RESERVED)
             assert not any(each.done() for each in waiting)
             await connection.execute("SELECT pg_advisory_unlock(7)")
+        await asyncio.gather(*waiting)
+
+
+async def test_a_call_that_finds_no_free_connection_is_refused_in_time(
+    postgres_18: TestDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "ACQUIRED_WITHIN", 0.2)
+    async with (
+        open_database(replace(await postgres_18.empty(), connections=4)) as database,
+        connected(database.address) as connection,
+    ):
+        await connection.execute("SELECT pg_advisory_lock(7)")
+        lock = "SELECT pg_advisory_lock(7), pg_advisory_unlock(7)"
+        waiting = [asyncio.ensure_future(database.fetch(lock)) for _ in range(2)]
+        await _all_connected(connection, 2)
+
+        with pytest.raises(Unavailable, match="no answer in time"):
+            await database.fetch("SELECT 1")
+
+        await connection.execute("SELECT pg_advisory_unlock(7)")
         await asyncio.gather(*waiting)
 
 

@@ -73,6 +73,18 @@ async def test_claims_at_the_same_time_take_tasks_of_different_ranges(
     assert [task.index for task in await engine.work.claim({RUN: 4})] == [0, 1]
 
 
+async def test_claims_at_the_same_time_share_a_run_that_was_added_at_once(
+    engine: PostgresEngine,
+) -> None:
+    await _given_tasks(engine, 1_000, chunk=1_000)
+    async with connected(engine.database.address) as connection, connection.transaction():
+        await connection.fetch("SELECT 1 FROM fresh ORDER BY first LIMIT 2 FOR UPDATE")
+
+        given = await engine.work.claim({RUN: 400})
+
+    assert len(given) == 400
+
+
 async def test_tasks_that_were_added_one_by_one_are_claimed_together(
     engine: PostgresEngine,
 ) -> None:

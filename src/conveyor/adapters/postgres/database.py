@@ -49,7 +49,13 @@ SESSION = {
 ROLLED_BACK = {"40001", "40P01"}  # for the sake of another transaction
 DISK_FULL = "53100"
 NO_TABLE = "42P01"
-FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+FAILURES = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 
 
 class Pool(Enum):

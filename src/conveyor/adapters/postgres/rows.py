@@ -16,6 +16,7 @@ from conveyor.domain.task import Attempt, StoredBody, Task, TaskSpec, TaskStatus
 
 STATUSES = (TaskStatus.PENDING, TaskStatus.PROCESSING, TaskStatus.SUCCESSFUL, TaskStatus.FAILED)
 STATUS_NO = {status: number for number, status in enumerate(STATUSES)}
+RANGE = 250  # tasks of a range of `fresh` at most: claims at the same time need different ones
 SLOTS = 32  # of the counts of a run
 SLOT = f"pg_backend_pid() % {SLOTS}"
 

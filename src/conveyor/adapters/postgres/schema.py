@@ -45,6 +45,12 @@ async def migrate(database: PostgresDatabase) -> Sequence[int]:
     """Run the scripts that the database lacks, in one transaction; return their versions."""
 
     async def operation(connection: Connection) -> list[int]:
+        encoding = await connection.fetchval("SHOW server_encoding")
+        if encoding != "UTF8":
+            raise RefusedToStart(
+                f"the database {database.address} must have the encoding UTF8, got {encoding}: "
+                "create another with `CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`"
+            )
         await connection.execute("SET LOCAL statement_timeout = 0")
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK, timeout=WITHIN)
         have = await _version(connection)

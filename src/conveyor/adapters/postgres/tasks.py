@@ -11,6 +11,7 @@ import msgspec
 from conveyor.adapters.postgres.database import Connection, PostgresDatabase
 from conveyor.adapters.postgres.rows import (
     NUMBER,
+    RANGE,
     STATUS_NO,
     STATUSES,
     WITH_STATE,
@@ -315,7 +316,7 @@ def _ranges(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Ranges of indexes that follow each other, each with the index after its last."""
     first = upto = indexes[0]
     for index in indexes:
-        if index != upto:
+        if index != upto or upto - first == RANGE:
             yield first, upto
             first = index
         upto = index + 1

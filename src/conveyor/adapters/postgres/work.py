@@ -23,6 +23,7 @@ import msgspec
 from conveyor.adapters.postgres.database import Connection, Pool, PostgresDatabase
 from conveyor.adapters.postgres.losses import move_lost
 from conveyor.adapters.postgres.rows import (
+    RANGE,
     SLOT,
     STATUS_NO,
     Failure,
@@ -42,7 +43,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.work import CLAIM_BYTES, Held, Released
 
 MOST_KNOWN = 100_000  # run numbers in the cache: some 20 MB
-RANGES = 2  # that a claim takes tasks of at first: other claims find the rest
+RANGES = 2  # that a claim locks at first, beside those that it needs: other claims find the rest
 MORE_RANGES = 64  # if those were small, as when tasks were added one by one
 NOW = "coalesce($1::timestamptz, statement_timestamp())"  # $1 is null unless a test sets the time
 SPEC_SIZE = size("url", "params", "body")
@@ -94,7 +95,7 @@ WITH {WANTED},
 near AS MATERIALIZED (
     SELECT wanted.run_no, wanted.want, near.* FROM wanted CROSS JOIN LATERAL (
         SELECT first, next, upto FROM fresh WHERE fresh.run_no = wanted.run_no
-         ORDER BY first LIMIT $7 FOR UPDATE SKIP LOCKED) AS near),
+         ORDER BY first LIMIT $7 + wanted.want / {RANGE} FOR UPDATE SKIP LOCKED) AS near),
 cut AS MATERIALIZED (
     SELECT *, least(upto, next + greatest(want - before, 0)) AS stop
       FROM (SELECT *, (sum(upto - next) OVER (PARTITION BY run_no ORDER BY first)
