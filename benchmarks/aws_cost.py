@@ -154,6 +154,7 @@ async def listed(shards: int, tasks: int) -> dict[str, Units]:
         live = await _list_all(service, run_id)
         assert service.run(run_id).is_live
         await service.ended(run_id)
+        await asyncio.sleep(120)  # from then on copies that lag are good enough
         return {"live": live, "ended": await _list_all(service, run_id)}
 
 
