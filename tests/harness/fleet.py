@@ -211,10 +211,10 @@ class Fleet:
     async def submit(self, count: int, jobs: int = 1) -> None:
         """Jobs with a run of so many tasks, all hinted at."""
         for number in range(jobs):
-            await self._submit(count, JobId(f"{JOB[:-2]}{number + 40}") if number else JOB)
+            await self._submit(count, JobId(f"{JOB[:-3]}{number + 400}") if number else JOB)
 
     async def _submit(self, count: int, job_id: JobId) -> None:
-        run_id = RunId(f"{RUN[:-2]}{job_id[-2:]}") if job_id != JOB else RUN
+        run_id = RunId(f"{RUN[:-3]}{job_id[-3:]}") if job_id != JOB else RUN
         self.runs.append(run_id)
         job = a_job(
             id=job_id,

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from conveyor.adapters.memory.queues import Habits
+from conveyor.domain.ids import RunId
 from conveyor.domain.run import Run
 from conveyor.steps.dispatch.permits import permit_name
 from conveyor.testing.factories import JOB, RUN, new_tasks
@@ -194,14 +195,14 @@ def test_a_task_costs_a_third_of_a_request(scene: tuple[float, bool, float]) -> 
 def test_jobs_at_their_caps_receive_each_message_once_in_shared_calls() -> None:
     async def story() -> None:
         fleet = Fleet(cap=5, processes=2, groups=True, most_receives=BY_DEFAULT)
-        await fleet.submit(100, jobs=10)
+        await fleet.submit(40, jobs=10)
         async with fleet.at_work():
             took = await fleet.drained()
 
         assert fleet.receives_a_message() <= GOAL
-        assert fleet.queues.requests.total() / 1_000 <= 0.5
-        assert fleet.done() == 1_000
-        assert took <= 100 / 5 * 1.5
+        assert fleet.queues.requests.total() / 400 <= 0.6, fleet.queues.requests
+        assert fleet.done() == 400
+        assert took <= 40 / 5 * 1.8
 
     time_lapse.run(story())
 
@@ -252,5 +253,27 @@ def test_a_run_that_is_idle_for_long_is_hardly_asked_and_comes_back_with_new_tas
             await asyncio.sleep(20)
 
             assert fleet.done() == 2, "nobody was notified"
+
+    time_lapse.run(story())
+
+
+@pytest.mark.long
+def test_of_two_hundred_runs_on_one_worker_none_is_starved() -> None:
+    async def story() -> None:
+        fleet = Fleet(cap=5, processes=1, places=100, groups=True)
+        fleet.gateway.advertises, fleet.gateway.limit = True, 100
+        await fleet.submit(10, jobs=200)
+        first: dict[RunId, float] = {}
+        async with fleet.at_work():
+            while len(first) < len(fleet.runs):
+                await asyncio.sleep(0.5)
+                for run_id in fleet.runs:
+                    if run_id not in first and fleet.rows.counts(run_id).done:
+                        first[run_id] = fleet.clock.monotonic()
+            took = await fleet.drained()
+
+        assert max(first.values()) <= took * 0.75
+        assert fleet.receives_a_message() <= GOAL
+        assert fleet.done() == 2_000
 
     time_lapse.run(story())
