@@ -25,7 +25,9 @@ from zenrows.batch.models import (
     ScheduleState,
 )
 
+from conveyor.client import Conveyor
 from tests.e2e.polling import until
+from tests.harness.programs import Program
 
 URLS: list[str | TaskInputDict] = [
     "https://ok.example/1",
@@ -172,3 +174,22 @@ def test_a_deleted_job_fires_no_more(client: ZenRowsBatchClient) -> None:
     witness = client.submit_scheduled(soon(seconds=5), URLS)
     until(lambda: client.get_job(witness.job_id).data.latest_run)
     assert code_of(lambda: client.get_job(job.job_id)) == (404, "not_found")
+
+
+def test_a_job_with_a_line_of_cron_is_listed_and_has_no_calendar(
+    client: ZenRowsBatchClient, running: Program
+) -> None:
+    """The extension is not written into `calendar`, which the official client checks."""
+    with Conveyor(running.url, "an-api-key") as own:
+        made = own.submit(
+            ["https://ok.example/1"], schedule={"cron": "*/20 6 * * 1-5", "timezone": NEW_YORK}
+        )
+    listed = {one.job_id: one for one in client.list_jobs(job_type="scheduled").jobs}
+    for data in (listed[made.job_id], client.get_job(made.job_id).data):
+        assert data.schedule is not None
+        assert (data.schedule.at, data.schedule.rate, data.schedule.calendar) == (None,) * 3
+        assert data.schedule.timezone == NEW_YORK
+        assert data.next_scheduled_run is not None
+    replaced = client.job(made.job_id).schedule.update(HOURLY).data
+    assert replaced.schedule is not None
+    assert replaced.schedule.rate is not None

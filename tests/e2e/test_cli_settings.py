@@ -88,6 +88,9 @@ def test_commands_change_a_schedule(run: Run, tmp_path: Path) -> None:  # noqa: 
     (tmp_path / "urls.txt").write_text(OK)
     job = run("submit", "urls.txt", "--every", "6h").stdout.strip()
     assert _facts(run("schedule", "show", job).stdout)["schedule"] == "every 6 hours"
+    line = ("--cron", "0 6 * * 1-5", "--timezone", "Europe/Berlin")
+    by_cron = _facts(run("schedule", "set", job, *line).stdout)
+    assert by_cron["schedule"] == "cron 0 6 * * 1-5 Europe/Berlin"
     at = ("--at", "2099-01-31T09:00:00", "--timezone", "Europe/Berlin")
     changed = _facts(run("schedule", "set", job, *at).stdout)
     assert changed["next_scheduled_run"] == "2099-01-31T08:00:00Z"

@@ -7,7 +7,16 @@ its own words, where the domain lists every bad task with its reason.
 
 from typing import Any
 
-from conveyor.domain import cursor, params, schedule, selection, step_functions, submission, webhook
+from conveyor.domain import (
+    cron,
+    cursor,
+    params,
+    schedule,
+    selection,
+    step_functions,
+    submission,
+    webhook,
+)
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import LONGEST_CODE, LONGEST_HOST, MOST_GROUPS
 from conveyor.domain.ids import TASK_ID, ULID
@@ -121,7 +130,10 @@ BOUNDS |= {
     "WireWaiting": {"reason": {"enum": sorted(WaitReason)}},
     "NewWebhook": {"url": WEBHOOK_URL},
     "WebhookSetting": {"url": WEBHOOK_URL},
-    "Schedule": {"at": {"pattern": f"^{schedule.LOCAL_TIME.pattern}$"}},
+    "Schedule": {
+        "at": {"pattern": f"^{schedule.LOCAL_TIME.pattern}$"},
+        "cron": {"maxLength": cron.LONGEST, "examples": ["0 6 * * 1-5"]},
+    },
     "Rate": {"every": {"minimum": 1}},
     "Weekly": {"days": {"minItems": 1}},
     "Monthly": {"days": {"minItems": 1, "items": _whole(1, 31)}},

@@ -224,6 +224,8 @@ def schedule_in_words(schedule: Mapping[str, Any]) -> str:
         )
     if at := schedule.get("at"):
         return f"once, at {at}{place}"
+    if cron := schedule.get("cron"):
+        return f"cron {cron}{place}"
     calendar = schedule.get("calendar") or {}
     cadence = (calendar.get("cadence") or {}).items()
     named = (f"{name} {' '.join(map(str, of.get('days', [])))}" for name, of in cadence)

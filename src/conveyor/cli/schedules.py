@@ -15,6 +15,10 @@ from conveyor.errors import RefusedToStart
 INTERVAL = re.compile(r"(?P<number>[1-9][0-9]{0,7})(?P<unit>[mhd])")
 UNITS = {"m": "minute", "h": "hour", "d": "day"}
 
+Cron = Annotated[
+    str | None,
+    typer.Option(help='Run by a line of cron, like "0 6 * * 1-5": on weekdays at 6 o\'clock.'),
+]
 Every = Annotated[
     str | None, typer.Option(help="Run at a rate: every 15m, 2h or 1d, the first time after that.")
 ]
@@ -31,21 +35,22 @@ schedule = typer.Typer(
 
 
 def schedule_of(
-    *, every: str | None, at: str | None, timezone: str | None
+    *, cron: str | None, every: str | None, at: str | None, timezone: str | None
 ) -> dict[str, object] | None:
     """The API's schedule of the options; None without any."""
-    given = [name for name, value in (("--every", every), ("--at", at)) if value is not None]
+    options = {"--cron": cron, "--every": every, "--at": at}
+    given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
-        raise RefusedToStart(f"a schedule has one of --every and --at, got {' and '.join(given)}")
-    if not given:
-        if timezone is not None:
-            raise RefusedToStart("--timezone needs --at")
-        return None
+        names = " and ".join(given)
+        raise RefusedToStart(f"a schedule has one of --cron, --every and --at, got {names}")
+    if timezone is not None and (every is not None or not given):
+        raise RefusedToStart("--timezone needs --cron or --at")
     if every is not None:
-        if timezone is not None:
-            raise RefusedToStart("--timezone has no effect on --every: leave it out")
         return {"rate": _rate(every)}
-    return {"at": at, "timezone": timezone or "UTC"}
+    place = {"timezone": timezone or "UTC"}
+    if cron is not None:
+        return {"cron": cron, **place}
+    return {"at": at, **place} if at is not None else None
 
 
 def _rate(text: str) -> dict[str, object]:
@@ -71,15 +76,16 @@ def set_(
     service: Endpoint,
     job: JobId,
     *,
+    cron: Cron = None,
     every: Every = None,
     at: At = None,
     timezone: Timezone = None,
     as_json: Json = False,
 ) -> None:
     """Replace the schedule of a scheduled job from now on; a paused one stays paused."""
-    body = schedule_of(every=every, at=at, timezone=timezone)
+    body = schedule_of(cron=cron, every=every, at=at, timezone=timezone)
     if body is None:
-        raise RefusedToStart("a schedule needs --every or --at")
+        raise RefusedToStart("a schedule needs --cron, --every or --at")
     with service.client() as client:
         raw = client.request("PUT", "jobs", job, "schedule", body=body)
     _print_schedule(raw, as_json=as_json)

@@ -14,7 +14,7 @@ from conveyor.cli.connect import Endpoint, Follow, JobId, Json, with_options, wi
 from conveyor.cli.hints import Advised, explained
 from conveyor.cli.output import plain
 from conveyor.cli.pairs import Labels, ScraperParams, labels, parameters
-from conveyor.cli.schedules import At, Every, Timezone, schedule_of
+from conveyor.cli.schedules import At, Cron, Every, Timezone, schedule_of
 from conveyor.cli.task_files import MOST_TASKS, ListedTask, ListFile, list_name, open_list
 from conveyor.client import Added, ApiError, Conveyor, Patience, SubmittedJob, UnreachableError
 from conveyor.client.models import FileFormat
@@ -122,7 +122,7 @@ def webhook_of(*, webhook: str | None, webhook_signature: bool | None) -> dict[s
     no_header=NoHeader,
 )
 @with_options(webhook_of, webhook=WebhookUrl, webhook_signature=WebhookSignature)
-@with_options(schedule_of, every=Every, at=At, timezone=Timezone)
+@with_options(schedule_of, cron=Cron, every=Every, at=At, timezone=Timezone)
 def submit(
     schedule: dict[str, object] | None,
     webhook: dict[str, object] | None,

@@ -1,4 +1,4 @@
-"""Schedules: when a scheduled job runs, once, at a rate, or by the calendar of a time zone.
+"""Schedules: when a scheduled job runs, once, at a rate, or by a calendar or cron in a time zone.
 
 A local time means the first instant at which the clock of its zone shows that time or a later one.
 Both changes of daylight saving time follow from this rule. For 02:30 in `Europe/Berlin`:
@@ -8,21 +8,26 @@ Both changes of daylight saving time follow from this rule. For 02:30 in `Europe
 """
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
 
+from conveyor.domain.cron import parse_cron
 from conveyor.domain.json_bodies import Fault, decode_body, fault_within, nearest
 from conveyor.errors import InvalidArgument
 
 LONGEST_RATE = timedelta(days=3650)
 YEARS = range(1900, 9001)  # that an `at` can be in
-DAYS_AHEAD = 64  # days searched for the next fire: any 64 in a row include a 31st
+# Days searched for the next fire. A 31st comes within 64 days. For a line of cron, 29 February on a
+# given day of the week comes within 40 years, the longest time that any line can need.
+DAYS_AHEAD = 64
+CRON_DAYS_AHEAD = 41 * 366
 MOST_DAYS = 31
 
 
@@ -86,12 +91,13 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A schedule as the API has it: exactly one of `at`, `rate` and `calendar` is set."""
+    """A schedule as the API has it: exactly one of `at`, `rate`, `calendar` and `cron` is set."""
 
     at: str | None = None
     rate: Rate | None = None
     calendar: Calendar | None = None
     timezone: str | None = None
+    cron: str | None = None  # an extension: the ZenRows API has the other three
 
 
 class ScheduleTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,6 +134,9 @@ def first_fire(schedule: Schedule, now: datetime, *, within: str = "") -> dateti
     """The first fire of a schedule that begins now. A schedule that never fires is refused."""
     moment = next_fire(schedule, now, anchor=now)
     if moment is None:
+        if schedule.cron is not None:
+            what = f"must fire on some day, got {schedule.cron!r}, which never does"
+            raise _fault(within)("cron", what)
         today = now.isoformat(timespec="seconds")
         raise _fault(within)("at", f"must be in the future, got {schedule.at}: it is {today} now")
     return moment
@@ -146,7 +155,14 @@ def next_fire(schedule: Schedule, after: datetime, *, anchor: datetime) -> datet
     if schedule.at is not None:
         moment = first_instant(datetime.fromisoformat(schedule.at), zone)
         return moment if moment > after else None
-    return _next_on(schedule.calendar, zone, after) if schedule.calendar else None
+    if schedule.cron is not None:
+        line = parse_cron(schedule.cron)
+        return _next_on(line.falls_on, line.times, zone, after, CRON_DAYS_AHEAD)
+    if schedule.calendar is None:
+        return None
+    hours = sorted(int(text[:2]) for text in schedule.calendar.times_of_day)
+    on_days = partial(_falls_on, schedule.calendar.cadence)
+    return _next_on(on_days, [time(hour) for hour in hours], zone, after, DAYS_AHEAD)
 
 
 def first_instant(local: datetime, zone: ZoneInfo) -> datetime:
@@ -186,16 +202,27 @@ def zone_of(name: str | None) -> ZoneInfo:
     raise InvalidArgument(f"`timezone` must be an IANA name, got {str(name)[:80]!r}")
 
 
-def _next_on(calendar: Calendar, zone: ZoneInfo, after: datetime) -> datetime | None:
-    hours = sorted(int(text[:2]) for text in calendar.times_of_day)
+def _next_on(
+    falls_on: Callable[[date], bool],
+    times: Sequence[time],
+    zone: ZoneInfo,
+    after: datetime,
+    days_ahead: int,
+) -> datetime | None:
+    """The first of these times, which are in order, on one of these days."""
     today = _clock(after, zone).date()
     # Yesterday is included: if the clock jumped over its end, a time of yesterday fires today.
-    for day in (today + timedelta(days=number) for number in range(-1, DAYS_AHEAD)):
-        if _falls_on(calendar.cadence, day):
-            moments = (first_instant(datetime.combine(day, time(hour)), zone) for hour in hours)
-            if moment := next((one for one in moments if one > after), None):
-                return moment
+    for day in (today + timedelta(days=number) for number in range(-1, days_ahead)):
+        if falls_on(day):
+            moment_at = partial(_moment_on, day, zone)
+            found = bisect_right(times, after, key=moment_at)
+            if found < len(times):
+                return moment_at(times[found])
     return None
+
+
+def _moment_on(day: date, zone: ZoneInfo, local: time) -> datetime:
+    return first_instant(datetime.combine(day, local), zone)
 
 
 def _falls_on(cadence: Cadence, day: date) -> bool:
@@ -210,9 +237,11 @@ def _clock(moment: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _checked(schedule: Schedule, fault: Fault) -> Schedule:
-    given = (schedule.at, schedule.rate, schedule.calendar)
+    given = (schedule.at, schedule.rate, schedule.calendar, schedule.cron)
     if (count := sum(one is not None for one in given)) != 1:
-        raise fault("", f"must hold exactly one of `at`, `rate` and `calendar`, got {count}")
+        raise fault(
+            "", f"must hold exactly one of `at`, `rate`, `calendar` and `cron`, got {count}"
+        )
     if schedule.rate:
         _check_rate(schedule.rate, fault)
         return Schedule(rate=schedule.rate)  # a time zone has no effect on a rate
@@ -220,6 +249,8 @@ def _checked(schedule: Schedule, fault: Fault) -> Schedule:
     if schedule.at is not None:
         _check_at(schedule.at, fault)
         return schedule
+    if schedule.cron is not None:
+        return msgspec.structs.replace(schedule, cron=_checked_cron(schedule.cron, fault))
     calendar = _checked_calendar(schedule.calendar, fault) if schedule.calendar else None
     return msgspec.structs.replace(schedule, calendar=calendar)
 
@@ -234,7 +265,9 @@ def _check_rate(rate: Rate, fault: Fault) -> None:
 
 def _check_zone(name: str | None, fault: Fault) -> None:
     if not name:
-        raise fault("timezone", "must be given with `at` and `calendar`, such as `Europe/Berlin`")
+        raise fault(
+            "timezone", "must be given with `at`, `calendar` and `cron`, such as `Europe/Berlin`"
+        )
     try:
         zone_of(name)
     except InvalidArgument:
@@ -259,6 +292,14 @@ def _check_at(text: str, fault: Fault) -> None:
     if moment is None or moment.year not in YEARS:
         what = f"must be a local time such as `2026-09-01T09:00:00`, got {text[:40]!r}"
         raise fault("at", what)
+
+
+def _checked_cron(text: str, fault: Fault) -> str:
+    try:
+        parse_cron(text)
+    except ValueError as error:
+        raise fault("cron", str(error)) from None
+    return " ".join(text.split())
 
 
 def _checked_calendar(calendar: Calendar, fault: Fault) -> Calendar:
