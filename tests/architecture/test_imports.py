@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Pure libraries: they compute, and touch nothing.
 DOMAIN_MAY_USE = {"msgspec", "can_ada", "backports", "compression", "protego"}
 STANDARD_AND_PURE = {
-    "base64", "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "functools", "hashlib", "hmac", "http", "ipaddress", "itertools", "math", "re", "struct", "sys", "typing", "zlib", "zoneinfo",
+    "base64", "bisect", "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "functools", "hashlib", "hmac", "http", "ipaddress", "itertools", "math", "re", "struct", "sys", "typing", "zlib", "zoneinfo",
 }  # fmt: skip
 # Only these know every part.
 KNOW_ALL = {

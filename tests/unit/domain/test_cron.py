@@ -125,7 +125,8 @@ def test_the_rarest_days_are_found(line: str, after: str, fire: str) -> None:
     ],
 )
 def test_daylight_saving_time_is_as_for_calendars(after: str, fires: list[str]) -> None:
-    schedule, moment, found = by("*/30 * * * *", BERLIN), utc(after), []
+    schedule, moment = by("*/30 * * * *", BERLIN), utc(after)
+    found = list[datetime]()
     while len(found) < len(fires):
         following = next_fire(schedule, moment, anchor=NOW)
         assert following
