@@ -458,7 +458,12 @@ def build_sweep(
         # A call may take its deadline, and a lost claim a lease, without a change of the counts.
         still = max(STILL, settings.gateway_deadline + 2 * settings.lease)
         checks += LostMessages(
-            **base, tasks=tasks, work=stores.work, queues=queues, still=still
+            **base,
+            tasks=tasks,
+            work=stores.work,
+            queues=queues,
+            notifier=complete.notifier,
+            still=still,
         ).checks()
     return Sweeper(
         **base,

@@ -1,5 +1,6 @@
 """Commands that run a service, and the demo."""
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -79,8 +80,10 @@ def migrate(
     from conveyor.app import migrate as migrations  # noqa: PLC0415
     from conveyor.app.roles import run  # noqa: PLC0415
     from conveyor.settings_loader import load_settings  # noqa: PLC0415
+    from conveyor.telemetry.logs import set_up_logs  # noqa: PLC0415
 
     settings = load_settings(flags, file=flags.pop("config", None))
+    set_up_logs("warning", json=not sys.stderr.isatty())
 
     act = migrations.missing_migrations if check else migrations.migrate
     lines = 0

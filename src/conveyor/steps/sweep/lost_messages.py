@@ -24,6 +24,7 @@ from conveyor.ports.metadata import Metadata
 from conveyor.ports.queues import Queues
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Work
+from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.pagination import pages
 from conveyor.steps.sweep.checks import YOUNG, Entry, Repair, SweepAction, SweepCheck
 
@@ -57,6 +58,7 @@ class LostMessages:
     work: Work
     queues: Queues
     clock: Clock
+    notifier: Notifier
     still: timedelta = STILL  # longer than a call and a lease take
     standing: dict[RunId, Standing] = field(default_factory=dict)
     opened: set[RunId] = field(default_factory=set)  # queues, as last listed
@@ -159,6 +161,8 @@ class LostMessages:
                 break
             standing.after = page.cursor
         standing.enough += sent
+        if sent:
+            self.notifier.run_changed(run_id)  # a dispatcher may have set it aside as idle
         return sent
 
     async def _queues(self, after: str, limit: int) -> Sequence[Entry]:

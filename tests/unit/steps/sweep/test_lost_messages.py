@@ -12,6 +12,7 @@ from conveyor.adapters.queued.work import QueuedWork
 from conveyor.domain.ids import RunId
 from conveyor.domain.run import PauseState, RunStatus
 from conveyor.domain.task import Task
+from conveyor.steps.shared.notifier import Notifier, Topic
 from conveyor.steps.sweep import lost_messages as lost_messages_step
 from conveyor.steps.sweep.lost_messages import LostMessages
 from conveyor.steps.sweep.sweeper import Sweeper
@@ -47,12 +48,16 @@ class Scene:
         self.queues = MemoryQueues(self.clock, visibility=LEASE, random=Random(1))
         self.work = QueuedWork(MemoryClaims(rows), self.queues, clock=self.clock, lease=LEASE)
         self.repaired: Counter[str] = Counter()
+        self.woken: list[str] = []
+        notifier = Notifier()
+        notifier.on(Topic.RUNS, lambda names: self.woken.extend(names or ()))
         lost = LostMessages(
             metadata=self.metadata,
             tasks=self.tasks,
             work=self.work,
             queues=self.queues,
             clock=self.clock,
+            notifier=notifier,
         )
         self.sweeper = Sweeper(
             metadata=self.metadata,
@@ -97,6 +102,7 @@ async def test_due_tasks_of_a_run_that_stands_still_are_enqueued_again() -> None
 
     assert len(await scene.claim()) == 2
     assert scene.repaired["lost_message"] == 2
+    assert scene.woken == [RUN], "a dispatcher may have set the run aside"
 
 
 async def test_a_claim_that_was_lost_with_its_message_is_released_and_claimed() -> None:
