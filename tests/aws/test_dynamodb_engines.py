@@ -13,7 +13,7 @@ from conveyor.adapters.aws.dynamodb.task_engine import SETTLE_WAIT
 from conveyor.adapters.system.clock import SystemClock
 from conveyor.app import aws
 from conveyor.app.engines import check_engines, open_engines
-from conveyor.app.migrate import migrate
+from conveyor.app.migrate import migrate, missing_migrations
 from conveyor.app.steps import build_steps
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.settings import Settings
@@ -43,9 +43,14 @@ async def test_a_table_is_created_once_and_then_opened(
     server: DynamoDbServer, tmp_path: Path
 ) -> None:
     settings = settings_of(server.url, tmp_path)
+    lacking = [line async for line in missing_migrations(settings) if "dynamodb" in line[0]]
     first = [line async for line in migrate(settings) if "dynamodb" in line[0]]
     again = [line async for line in migrate(settings) if "dynamodb" in line[0]]
 
+    assert lacking == [
+        ("dynamodb://conveyor", "the table conveyor does not exist: run `conveyor migrate`")
+    ]
+    assert not [line async for line in missing_migrations(settings) if "dynamodb" in line[0]]
     assert [url for url, _ in first] == ["dynamodb://conveyor"] * 2
     assert first[0][1] == "created"
     assert again[0][1] == "exists"

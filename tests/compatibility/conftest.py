@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -14,7 +15,13 @@ from tests.seed import sample_items
 
 Stack = Callable[[], Mapping[str, str]]
 
-SAMPLE = 3  # tests on each stack that is not embedded, in `make test`
+SAMPLED = {"aws": 3, "aws-ministack": 0}  # tests on other stacks that `make test` runs
+WAITS = (
+    "_wait_for_export_raw",
+    "_wait_for_ingest_raw",
+    "_wait_for_run_ingest_raw",
+    "_wait_for_run_raw",
+)
 FAST_RETRIES = {"CONVEYOR_RETRY_FIRST_DELAY": "50ms", "CONVEYOR_RETRY_LONGEST_DELAY": "200ms"}
 
 
@@ -27,10 +34,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if on.get(item, wanted) == wanted]
         return
-    for stack in STACKS[1:]:
+    for stack, count in SAMPLED.items():
         costly = [item for item in on if on[item] == stack]
         small = [item for item in costly if "large" not in item.name]
-        sample_items(small, SAMPLE, of=f"compatibility {stack}")
+        sample_items(small, count, of=f"compatibility {stack}")
         sample_items(set(costly) - set(small), 0, of="large lists")
 
 
@@ -38,6 +45,23 @@ def _case(item: pytest.Item) -> Any:
     """The parameters of a test that has a choice of engines."""
     case = getattr(item, "callspec", None)
     return case if case and "stack" in case.params else None
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the client wait longer for engines that are slower than the embedded ones."""
+    case = _case(request.node)
+    factor = STACKS[case.params["stack"]] if case else 1.0
+
+    def patient(wait: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(wait)
+        def call(*given: Any, timeout: float, **named: Any) -> Any:
+            return wait(*given, timeout=timeout * factor, **named)
+
+        return call
+
+    for name in WAITS if factor > 1 else ():
+        monkeypatch.setattr(ZenRowsBatchClient, name, patient(getattr(ZenRowsBatchClient, name)))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Engines for `conveyor serve` as a process: embedded, or those of AWS on this machine.
 
 Tests choose engines by fixtures alone. `aws` is one process on DynamoDB, S3 and Valkey, with its
-queues in memory.
+queues in memory; DynamoDB is the strict fake, or ministack.
 """
 
 import os
@@ -13,11 +13,13 @@ from uuid import uuid4
 
 import pytest
 
+from tests.emulators import Emulator
 from tests.harness.programs import free_port, program
 from tests.harness.valkey import Valkey, a_prefix
 from tests.s3_server import S3Server
 
-STACKS = ("embedded", "aws")
+# Each with how many times as long a test may wait as on the embedded engines.
+STACKS = {"embedded": 1.0, "aws": 3.0, "aws-ministack": 5.0}
 ROOT_KEY = b64encode(bytes(range(32))).decode()
 
 
@@ -36,7 +38,11 @@ def stack_environ(name: str, request: pytest.FixtureRequest) -> Mapping[str, str
         return {}
     storage: S3Server = request.getfixturevalue("seaweedfs")
     valkey: Valkey = request.getfixturevalue("valkey")
-    url: str = request.getfixturevalue("dynamodb_url")
+    if name == "aws-ministack":
+        emulator: Emulator = request.getfixturevalue("ministack")
+        url = emulator.url
+    else:
+        url = request.getfixturevalue("dynamodb_url")
     environ = aws_environ(storage, valkey, url)
     migrate(environ)
     return environ

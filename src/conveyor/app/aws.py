@@ -38,6 +38,7 @@ def in_dynamodb(
         address=lambda address: parse_address(address) is not None,
         form=FORM,
         migrate=_migrate,
+        missing=_missing,
     )
 
 
@@ -83,6 +84,17 @@ async def _migrate(_settings: Settings, address: str, _kinds: Sequence[str]) -> 
         from conveyor.adapters.aws.dynamodb.setup import set_up_table  # noqa: PLC0415 - an extra
 
         return await set_up_table(table.client, table.name)
+
+
+async def _missing(_settings: Settings, address: str) -> Sequence[str]:
+    async with _client(SystemClock(), address) as table:
+        from conveyor.adapters.aws.dynamodb.setup import check_table  # noqa: PLC0415 - an extra
+
+        try:
+            await check_table(table.client, table.name)
+        except RefusedToStart as refused:
+            return [str(refused)]
+        return []
 
 
 @contextmanager
