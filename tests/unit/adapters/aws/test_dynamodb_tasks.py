@@ -579,3 +579,27 @@ def test_specs_of_any_size_are_stored() -> None:
         assert world.keys == []
 
     run(main())
+
+
+def test_of_processes_that_take_a_lapsed_task_over_at_once_one_has_it() -> None:
+    async def main() -> None:
+        world = World()
+        dead = await world.open("dead")
+        ids = await given_tasks(dead, 3, shards=8)
+        await dead.claims.take(RUN, ids)
+        await asyncio.sleep(LEASE.total_seconds() + 1)
+        others = [await world.open(name) for name in ("one", "two", "three")]
+
+        found = await asyncio.gather(*[rows.claims.take(RUN, ids) for rows in others])
+
+        names = ("one", "two", "three")
+        held_ones = [
+            task.id
+            for name, tasks in zip(names, found, strict=True)
+            for task in tasks
+            if task.holder == name
+        ]
+        assert sorted(held_ones) == ids
+        assert {len(await dead.tasks.history(RUN, one)) for one in ids} == {1}
+
+    run(main())
