@@ -72,7 +72,8 @@ def _check(api: httpx.Client, job_id: str, data: Path, count: int, *, all_scrape
 def _get_further(api: httpx.Client, job_id: str, before: dict[str, Any]) -> None:
     def has_moved() -> bool:
         run = _run(api, job_id)
-        return run["stats"]["total"] > before["stats"]["total"] or run["ingest_status"] == "done"
+        is_done: bool = run["ingest_status"] == "done"
+        return is_done or run["stats"]["total"] > before["stats"]["total"]
 
     until(has_moved)
 
