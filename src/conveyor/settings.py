@@ -364,6 +364,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         timedelta, _about("Time from which a delay of the event loop is logged.")
     ] = timedelta(milliseconds=500)
 
+    cloudwatch: Annotated[
+        str,
+        _about(
+            "Namespace in CloudWatch of the backlog of tasks for each worker, which one worker writes to "
+            "standard output every 30 s in embedded metric format; empty for none."
+        ),
+    ] = ""
+
     log_level: Annotated[
         str, _about("Least severity that is logged: debug, info, warning or error.")
     ] = "info"

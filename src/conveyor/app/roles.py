@@ -32,6 +32,7 @@ from conveyor.steps.dispatch.config import StopTimes
 from conveyor.steps.dispatch.shared_limits import SharedLimits
 from conveyor.steps.progress import ROUND
 from conveyor.steps.shared.members import ANNOUNCE_EVERY
+from conveyor.steps.sweep.backlog import MEASURE_EVERY
 from conveyor.telemetry.logs import set_up_logs
 
 INTERRUPTED = 130  # 128 + SIGINT, the exit status that shells use
@@ -323,6 +324,8 @@ def _other_loops(
         yield repeat(steps.fire.step, stopping, idle=FIRE_IDLE, name="fire")
     if "sweeper" in loops:
         yield _sweep(service, stopping)
+        if service.backlog:
+            yield repeat(service.backlog.step, stopping, idle=MEASURE_EVERY, name="backlog")
         drop_keys = service.rotate_encryption.step
         yield repeat(drop_keys, stopping, idle=DROP_KEYS_EVERY, name="drop_keys")
         files = service.unfinished_files

@@ -11,6 +11,7 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 
 from conveyor import __version__
+from conveyor.adapters.aws.embedded_metrics import CloudWatchMetrics
 from conveyor.adapters.crypto.key_ring import new_secret, new_token
 from conveyor.adapters.files.disk import disk_usage
 from conveyor.adapters.system.clock import SteadyClock
@@ -46,6 +47,7 @@ from conveyor.steps.rotate_encryption import LISTING_LAG, RotateEncryption
 from conveyor.steps.shared.members import Members
 from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
+from conveyor.steps.sweep.backlog import Backlog, MeasureBacklog
 from conveyor.steps.sweep.sweeper import Sweeper
 from conveyor.steps.sweep.unfinished_files import UnfinishedFiles
 from conveyor.telemetry.metrics import Metrics
@@ -59,6 +61,7 @@ from conveyor.telemetry.ports import (
 from conveyor.telemetry.process import ProcessMetrics
 from conveyor.timekeeping import Timekeeper
 
+WORKING = {"worker", "serve"}  # roles that run loops
 READY_WITHIN = timedelta(seconds=3)  # probes of supervisors wait for seconds
 # Ports that `timed` does not wrap: the first two never wait, the others have their own metrics.
 NOT_TIMED = {"clock", "ids", "encryption", "gateway", "webhooks"}
@@ -77,6 +80,7 @@ class Service:
     sweep_every: timedelta
     rotate_encryption: RotateEncryption
     unfinished_files: UnfinishedFiles
+    backlog: MeasureBacklog | None  # None unless it is to be published
     token: str  # authenticates operators
 
 
@@ -126,6 +130,7 @@ def build_service(
         unfinished_files=UnfinishedFiles(
             clock=engines.clock, is_alive=members.is_alive, removers=engines.sweep_unfinished
         ),
+        backlog=_backlog(settings, engines, steps.sweep, members),
         token=operators.token,
     )
 
@@ -155,6 +160,32 @@ def _members(engines: Engines, role: str) -> Members:
         me=me,
         is_shared=engines.shares_coordination,
         keys=engines.encryption.fingerprints,
+    )
+
+
+def _backlog(
+    settings: Settings, engines: Engines, sweep: Sweeper, members: Members
+) -> MeasureBacklog | None:
+    if not settings.cloudwatch:
+        return None
+    cloudwatch = CloudWatchMetrics(settings.cloudwatch, engines.clock.now)
+
+    def publish(backlog: Backlog) -> None:
+        cloudwatch.publish(
+            {
+                "OpenTasks": (backlog.open_tasks, "Count"),
+                "RunnableTasks": (backlog.runnable_tasks, "Count"),
+                "Workers": (backlog.workers, "Count"),
+                "BacklogPerWorker": (backlog.per_worker, "Count"),
+            }
+        )
+
+    return MeasureBacklog(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        permit=sweep.permit,
+        workers=lambda: members.count_with(WORKING),
+        publish=publish,
     )
 
 

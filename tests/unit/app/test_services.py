@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -224,3 +225,20 @@ class _Away:
             raise Unavailable("it does not answer")
 
         return call
+
+
+async def test_the_backlog_is_written_to_standard_output_if_it_has_a_namespace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(data=str(tmp_path), durability="process")
+    async with AsyncExitStack() as stack:
+        engines = await open_engines(settings, stack)
+        assert build_service(settings, engines).backlog is None
+
+        service = build_service(msgspec.structs.replace(settings, cloudwatch="ours"), engines)
+        assert service.backlog
+        await service.backlog.step()
+
+    line = msgspec.json.decode(capsys.readouterr().out)
+    assert line["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "ours"
+    assert (line["Workers"], line["BacklogPerWorker"]) == (1, 0)

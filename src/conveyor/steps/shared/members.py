@@ -6,7 +6,7 @@ missing from it for a while, so no stored state may depend on it. A process coun
 missing from every read for the life of an announcement.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -65,6 +65,11 @@ class Members:
     def count(self) -> int:
         """How many processes were alive at the last read; this one always counts."""
         return len(self.live.keys() | {self.me.id})
+
+    def count_with(self, roles: Collection[str]) -> int:
+        """How many processes with one of these roles were alive at the last read."""
+        alive = {**self.live, self.me.id: self.me}
+        return sum(member.role in roles for member in alive.values())
 
     def is_alive(self, incarnation: str) -> bool | None:
         """Whether a process is alive; None if that is not known. This one always is."""

@@ -26,7 +26,7 @@ class SweeperPermit:
 
     async def take(self) -> bool:
         """Return whether this process holds the permit, which it reserves if it is free."""
-        if not self._is_held():
+        if not self.is_held:
             reserved_at = self.clock.monotonic()
             granted = (await self.coordination.reserve({NAME: ONE})).get(NAME, ())
             self.permit, self.renewed_at = next(iter(granted), None), reserved_at
@@ -34,7 +34,7 @@ class SweeperPermit:
 
     async def renew(self) -> None:
         """Keep the permit; called several times in a lease."""
-        if self.permit and self._is_held():
+        if self.permit and self.is_held:
             renewed_at = self.clock.monotonic()
             await self.coordination.renew({NAME: [self.permit]})
             self.renewed_at = renewed_at
@@ -45,7 +45,8 @@ class SweeperPermit:
             if permit:
                 await self.coordination.release({NAME: [permit]})
 
-    def _is_held(self) -> bool:
+    @property
+    def is_held(self) -> bool:
         """Whether the permit cannot have lapsed; another process may hold a lapsed one."""
         age = self.clock.monotonic() - self.renewed_at
         return self.permit is not None and age < self.lease.total_seconds()

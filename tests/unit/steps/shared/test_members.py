@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from conveyor.adapters.memory.coordination import MemoryCoordination
@@ -94,3 +95,17 @@ async def test_the_keys_that_a_process_has_are_announced_as_they_change() -> Non
     await one.step()
     [member] = await coordination.members()
     assert member.keys == ("first", "second")
+
+
+async def test_processes_are_counted_by_their_roles() -> None:
+    clock = FakeClock()
+    coordination = MemoryCoordination(clock)
+    one, other = (members_of(clock, coordination, name) for name in ("one", "other"))
+    other.me = replace(other.me, role="api")
+    assert one.count_with({"worker"}) == 1, "nothing was read"
+
+    for members in (other, one):
+        await members.step()
+
+    assert one.count_with({"worker"}) == 1
+    assert one.count_with({"worker", "api"}) == 2
