@@ -18,7 +18,7 @@ DATA, SERVICES = FOLDER / "data.yaml", FOLDER / "services.yaml"
 POLLS = {"Delay": 1, "MaxAttempts": 60}
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc] # the library has no types
     """Also reads short forms, such as `!Ref Table`, as the objects that they stand for."""
 
 

@@ -74,7 +74,7 @@ async def test_a_stack_leaves_migrate_nothing_to_create_and_its_deletion_keeps_d
         monkeypatch.setenv(name, value)
     environment = f"t{uuid4().hex[:8]}"
     name, body = f"data-{environment}", template(DATA)
-    with _retained(ministack, environment):
+    with kept_data_removed(ministack, environment):
         with stack(ministack, name, body, Environment=environment, StepFunctions="yes") as outputs:
             done = [line async for _, line in migrate(_settings(outputs))]
         # The emulator ignores what templates say of expiry, which tests above compare.
@@ -111,7 +111,7 @@ def _settings(outputs: dict[str, str]) -> Settings:
 
 
 @contextmanager
-def _retained(emulator: Emulator, environment: str) -> Iterator[None]:
+def kept_data_removed(emulator: Emulator, environment: str) -> Iterator[None]:
     """Removes afterwards what the deleted stack has kept."""
     try:
         yield
