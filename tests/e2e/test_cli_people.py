@@ -172,7 +172,6 @@ def test_wrong_usage_ends_with_2_and_says_what_is_right(
         (["status", "nope"], {}, ["404 not_found", "conveyor jobs"]),
         (["results", "nope", "--json"], {}, ["404 not_found"]),
         (["jobs", "--status", "fine"], {}, ["open, closed, deleted"]),
-        (["jobs"], {"CONVEYOR_KEY": ""}, ["401", "--key", "CONVEYOR_KEY", "cli.toml"]),
         (["jobs"], {"CONVEYOR_URL": "http://127.0.0.1:1/v1"}, ["is it running", "conveyor dev"]),
     ],
 )

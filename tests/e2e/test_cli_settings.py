@@ -154,3 +154,17 @@ def test_the_client_submits_and_changes_a_schedule(client: Conveyor) -> None:
     assert client.resume_schedule(made.job_id).schedule_state == "active"
     with pytest.raises(ValueError, match="submit_file"):
         client.submit((OK for _ in range(10_001)), schedule={"rate": {"every": 1, "unit": "day"}})
+
+
+def test_a_job_is_named_after_its_file_found_by_last_and_judged_by_its_failures(
+    run: Run,  # noqa: F811 - a fixture
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "shops.txt").write_text("https://ok.example/1\nhttps://permanent.example/2\n")
+    told = run("submit", "shops.txt", "--retries", "0", "--follow", "--max-failed", "40%", code=4)
+    assert "1 of 2 tasks failed" in told.stderr
+    facts = _facts(run("status", "@last").stdout)
+    assert facts["name"] == "shops.txt"
+    assert {"created", "ended", "elapsed", "mean_rate", "cost"} <= facts.keys()
+    run("submit", "shops.txt", "--retries", "0", "--follow", "--max-failed", "50%")
+    assert run("jobs", CONVEYOR_KEY="").stdout == ""  # the service accepts any key

@@ -6,15 +6,18 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 import typer
 
+from conveyor.cli.output import plain
 from conveyor.client import Conveyor, Patience
-from conveyor.client.transport import OnOutage
-from conveyor.errors import RefusedToStart
+from conveyor.client.models import JobPage
+from conveyor.client.transport import OnOutage, decoded
+from conveyor.errors import ConveyorError, RefusedToStart
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,11 +27,38 @@ DEFAULT_FILE = "~/.config/conveyor/cli.toml"
 KNOWN = {"url", "key"}
 ADDRESS = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/?#@:\s]+)(:\d{1,5})?(/[^?#\s]*)?", re.ASCII)
 API_KEY = re.compile(r"[\x20-\x7e]{1,512}")
+LAST = "@last"
+# The beginning of a ULID, long enough not to be a word by accident.
+ID_PREFIX = re.compile(r"[0-9A-HJKMNP-TV-Z]{6,25}", re.ASCII | re.IGNORECASE)
+MOST_SEARCHED = 1_000  # jobs, the newest first
+COMPLETED = 50  # jobs that a shell completes
+# Sent to a service of this machine when no key is given: with `auth = dev` it accepts any.
+LOCAL_KEY = "local"
+LOCAL = re.compile(r"https?://(127\.[0-9.]+|localhost|\[::1\])(:\d+)?(/.*)?", re.ASCII)
 OUTAGE = 60.0  # seconds that a long command waits for the service: a restart takes less
 ONCE = Patience(attempts=1)
 PATIENT = Patience(attempts=10_000, within=OUTAGE, first=0.25, longest=1.0)
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+
+def complete_job(incomplete: str) -> list[str]:
+    """Job ids for the shell to complete: of the newest jobs, or none if they cannot be listed."""
+    try:
+        with connect(None, None, None).client() as client:
+            raw = client.request("GET", "jobs", query={"limit": COMPLETED})
+        jobs = decoded(raw, JobPage).jobs
+    except (ConveyorError, OSError):
+        return []
+    return [one.job_id for one in jobs if one.job_id.startswith(incomplete.upper())]
+
+
+JobId = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="The job's id, the beginning of it, or @last for your newest job.",
+        autocompletion=complete_job,
+    ),
+]
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
 Url = Annotated[
     str | None, typer.Option(help="Base URL of the service, or CONVEYOR_URL [local port 8080].")
@@ -95,10 +125,41 @@ def connect(
     kept = _from_file(config)
     base = url or environ.get("CONVEYOR_URL") or kept.get("url") or DEFAULT_URL
     secret = key or environ.get("CONVEYOR_KEY") or kept.get("key")
+    if not secret and LOCAL.fullmatch(base):
+        secret = LOCAL_KEY
     return Endpoint(_checked_url(base), _checked_key(secret))
 
 
-with_service = with_options(connect, url=Url, key=Key, config=ConfigFile)
+def with_service(command: Callable[Concatenate[Endpoint, P], None]) -> Callable[..., None]:
+    """Give a command the service of its options, and the full id of the job that it names."""
+
+    @wraps(command)
+    def call(service: Endpoint, /, *args: P.args, **given: P.kwargs) -> None:
+        if "job" in given:
+            given["job"] = full_job_id(service, str(given["job"]))
+        command(service, *args, **given)
+
+    return with_options(connect, url=Url, key=Key, config=ConfigFile)(call)
+
+
+def full_job_id(service: Endpoint, text: str) -> str:
+    """The id that `@last` or the beginning of an id stands for; any other text is left as it is."""
+    if text != LAST and not ID_PREFIX.fullmatch(text):
+        return text
+    with service.client() as client:
+        known = (job.job_id for job in islice(client.jobs(), MOST_SEARCHED))
+        if text == LAST:
+            newest = next(known, None)
+            if newest is None:
+                raise RefusedToStart(f"{LAST}: there is no job yet")
+            return newest
+        found = list(islice((one for one in known if one.startswith(text.upper())), 2))
+    if len(found) > 1:
+        raise RefusedToStart(
+            f"several jobs begin with {text}, such as {plain(found[0])} and {plain(found[1])}: "
+            "give more of the id"
+        )
+    return found[0] if found else text
 
 
 def _from_file(file: str | None) -> dict[str, str]:

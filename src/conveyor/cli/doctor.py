@@ -120,3 +120,13 @@ def _place(found: Finding) -> str:
 
 def _print_summary(checked: AuditSummary) -> None:
     output.facts(list(msgspec.structs.asdict(checked).items()))
+    output.note(in_a_sentence(checked))
+
+
+def in_a_sentence(checked: AuditSummary) -> str:
+    """What the findings mean as a whole."""
+    if checked.wrong:
+        return f"{checked.wrong:,} things are wrong: each is listed above with what to do."
+    if checked.repairs:
+        return f"Nothing is wrong: the sweeper will repair {checked.repairs:,} things by itself."
+    return "All is well." if not checked.notes else "All is well, apart from the notes above."

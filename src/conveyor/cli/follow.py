@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -36,6 +36,7 @@ from conveyor.errors import ConveyorError
 POLL = 0.5  # seconds, with a service that has no events
 STANDSTILL = 3.0  # seconds without a finished task after which the command looks for a reason
 SAMPLE = 100  # unfinished tasks that it looks at for that
+TOO_MANY_FAILED = 4
 
 
 class Gone(ConveyorError):
@@ -50,8 +51,18 @@ class FinishedRun(msgspec.Struct, frozen=True):
     job: Job | None  # what the document is of, unless the job has another run by now
 
 
-def follow_and_exit(service: Endpoint, job_id: str, run: Run | None, *, as_json: bool) -> None:
-    """Follow that run, or the job's latest; print it at its end, and exit by its status."""
+def follow_and_exit(
+    service: Endpoint,
+    job_id: str,
+    run: Run | None,
+    *,
+    as_json: bool,
+    allowed: Callable[[Run], bool] | None = None,
+) -> None:
+    """Follow that run, or the job's latest; print it at its end, and exit by its status.
+
+    `allowed` tells whether few enough tasks failed.
+    """
     try:
         ended = follow(service, job_id, run.run_id if run else None, quiet=as_json)
     except Gone as error:
@@ -64,6 +75,13 @@ def follow_and_exit(service: Endpoint, job_id: str, run: Run | None, *, as_json:
         output.facts([("job", job_id), *of_job, *output.run_facts(ended.run)])
         output.point_at_errors(job_id, ended.run)
     output.exit_as(ended.run)
+    if allowed and not allowed(ended.run):
+        failed, total = ended.run.stats.failed, ended.run.stats.total
+        output.complain(
+            f"{failed:,} of {total:,} tasks failed, more than --max-failed allows\n"
+            f"  `conveyor failures {plain(job_id)}` groups them"
+        )
+        raise typer.Exit(TOO_MANY_FAILED)
 
 
 def how_to_follow(job_id: str) -> str:

@@ -51,17 +51,55 @@ GROUPS = {
     "Trying it out": {"demo": "serve", "mock-gateway": "serve"},
 }
 
+WHOLE = 1_000  # characters: no first sentence is longer, and the formatter wraps it
+EXAMPLES = {
+    "submit": (
+        "conveyor submit urls.txt --follow",
+        "conveyor submit products.csv --param js_render=true --max-failed 5% --follow",
+        'conveyor submit prices.txt --cron "0 6 * * 1-5" --timezone Europe/Berlin',
+    ),
+    "add": ("conveyor add @last more.txt --last-batch",),
+    "jobs": ("conveyor jobs --status open --limit 100",),
+    "status": ("conveyor status @last --follow", "conveyor status 01M7GNPV"),
+    "results": (
+        "conveyor results @last --status failed",
+        "conveyor results @last --out pages",
+    ),
+    "export": ("conveyor export @last --out all.zip",),
+    "failures": ("conveyor failures @last",),
+    "rerun": (
+        "conveyor rerun @last --status failed --follow",
+        "conveyor rerun @last --reason blocked --param premium_proxy=true",
+    ),
+    "schedule": ('conveyor schedule set @last --cron "0 6 * * 1-5" --timezone Europe/Berlin',),
+    "webhook": (
+        "conveyor webhook test https://hooks.example.com/conveyor",
+        "conveyor webhook deliveries @last",
+    ),
+    "signing-keys": ("conveyor signing-keys rotate", "conveyor signing-keys finish"),
+    "serve": ("conveyor serve --data /var/lib/conveyor",),
+    "dev": ("conveyor dev --mock-gateway",),
+    "keys": ("conveyor keys create --caller reports --expires 365d",),
+    "doctor": ("conveyor doctor --no-bodies",),
+    "dlq": ("conveyor dlq list", "conveyor dlq redrive --all"),
+}
+
+
+def examples(name: str) -> str | None:
+    """The examples at the end of a command's help, in lines that click leaves alone."""
+    lines = EXAMPLES.get(name)
+    return "\b\n" + "\n".join(("Examples:", *(f"  {line}" for line in lines))) if lines else None
+
 
 class GroupedCommands(TyperGroup):
     """Lists the commands in `conveyor --help` by purpose."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - an override
         # Typer brings its own copy of click in some versions: there is no one type to name.
-        width = formatter.width - 6 - max(map(len, self.commands))
         for heading, names in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl(
-                    [(name, self.commands[name].get_short_help_str(width)) for name in names]
+                    [(name, self.commands[name].get_short_help_str(WHOLE)) for name in names]
                 )
 
 
@@ -84,9 +122,9 @@ def build_app(called: str = "") -> typer.Typer:
     for name in [called] if called in modules else modules:
         command = getattr(import_module(f"conveyor.cli.{modules[name]}"), name.replace("-", "_"))
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
+            app.add_typer(command, name=name, epilog=examples(name))
         else:
-            app.command(name)(command)
+            app.command(name, epilog=examples(name))(command)
     return app
 
 

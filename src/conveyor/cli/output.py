@@ -197,7 +197,8 @@ def exit_as(run: Run | None) -> None:
 
 def job_facts(job: Job) -> Facts:
     """The status of a job, and of its schedule."""
-    return [("job_status", job.status), *schedule_facts(job)]
+    named: Facts = [("name", job.name)] if job.name else []
+    return [*named, ("job_status", job.status), *schedule_facts(job)]
 
 
 def schedule_facts(job: Job) -> Facts:
@@ -248,13 +249,26 @@ def run_facts(run: Run | None) -> Facts:
     if run.waiting:
         shown.append(("waiting", waiting_in_words(run.waiting)))
         shown += [("waiting.detail", run.waiting.detail)] if run.waiting.detail else []
-    if taken := elapsed(run):
-        shown += [("elapsed", duration(taken)), ("mean_rate", f"{mean_rate(run, taken):.1f}/s")]
+    shown += _times(run)
+    if spend := stats.spend.cost:
+        shown.append(("cost", f"${spend:.4f}"))
     shown += [(f"failed.{reason}", times) for reason, times in stats.failure_reasons.items()]
     shown += [("failure_reason", run.failure_reason)] if run.failure_reason else []
     shown += [("failure_detail", run.failure_detail)] if run.failure_detail else []
     shown += [("ingest_errors", run.ingest_errors)] if run.ingest_errors else []
     shown += [("ingest_error", run.ingest_error)] if run.ingest_error else []
+    return shown
+
+
+def _times(run: Run) -> Facts:
+    """When a run began and ended, how long it took, and its mean rate so far."""
+    shown: Facts = [("created", seconds_of(run.created_at))] if run.created_at else []
+    if taken := elapsed(run):
+        shown += [("ended", seconds_of(run.updated_at)), ("elapsed", duration(taken))]
+    elif run.created_at and not run.has_ended:
+        taken = datetime.now(UTC) - run.created_at
+    if taken and done_here(run):
+        shown.append(("mean_rate", f"{mean_rate(run, taken):.1f}/s"))
     return shown
 
 

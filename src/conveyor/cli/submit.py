@@ -1,9 +1,11 @@
 """`conveyor submit` and `conveyor add`: a list from a file, in one call, in many, or uploaded."""
 
+import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, BinaryIO, Literal, cast
 
 import msgspec
@@ -16,7 +18,7 @@ from conveyor.cli.output import plain
 from conveyor.cli.pairs import Labels, ScraperParams, labels, parameters
 from conveyor.cli.schedules import At, Cron, Every, Timezone, schedule_of
 from conveyor.cli.task_files import MOST_TASKS, ListedTask, ListFile, list_name, open_list
-from conveyor.client import Added, ApiError, Conveyor, Patience, SubmittedJob, UnreachableError
+from conveyor.client import Added, ApiError, Conveyor, Patience, Run, SubmittedJob, UnreachableError
 from conveyor.client.models import FileFormat
 from conveyor.client.transport import decoded
 from conveyor.errors import ConveyorError, IdempotencyKeyConflict, RefusedToStart
@@ -24,6 +26,9 @@ from conveyor.errors import ConveyorError, IdempotencyKeyConflict, RefusedToStar
 MOST_ADDED = 10_000
 MOST_NAMED = 10
 TIMES_SENT = 2
+LONGEST_NAME = 100
+STANDARD_INPUT = "-"
+SHARE = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,3})?)(?P<percent>%)?", re.ASCII)
 TAB = {"tab", "\\t"}
 
 File = Annotated[
@@ -44,6 +49,13 @@ StaysOpen = Annotated[bool, typer.Option("--open", help="Keep the job open for `
 Again = Annotated[
     str | None,
     typer.Option(help="Repeating the command with the same key and list makes no new job."),
+]
+MaxFailed = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHARE",
+        help="With --follow: exit with 4 if more tasks failed than this, like 5% or 20.",
+    ),
 ]
 BadLines = Annotated[
     Literal["skip", "fail"] | None,
@@ -131,7 +143,7 @@ def submit(
     file: File,
     *,
     param: ScraperParams = None,
-    name: Annotated[str | None, typer.Option(help="A name for the job.")] = None,
+    name: Annotated[str | None, typer.Option(help="A name for the job [that of the file].")] = None,
     external_id: Annotated[str | None, typer.Option(help="Your own id for the job.")] = None,
     metadata: Labels = None,
     max_inflight: MaxInflight = None,
@@ -141,10 +153,12 @@ def submit(
     open_: StaysOpen = False,
     idempotency_key: Again = None,
     on_invalid: BadLines = None,
+    max_failed: MaxFailed = None,
     follow: Follow = False,
     as_json: Json = False,
 ) -> None:
     """Submit a list of URLs as a job. A list that is too long for one call is uploaded."""
+    allowed = None if max_failed is None else failures_allowed(max_failed, follow=follow)
     if schedule and follow:
         raise RefusedToStart("--follow needs a job that runs now: a scheduled one has no run yet")
     fields: dict[str, object] = {
@@ -152,7 +166,7 @@ def submit(
         "schedule": schedule,
         "webhook": webhook,
         "zenrows_params": parameters(param or []),
-        "name": name,
+        "name": name or _name_of(file),
         "external_id": external_id,
         "metadata": labels(metadata or []),
         "max_inflight": max_inflight,
@@ -165,7 +179,26 @@ def submit(
     given = {name: value for name, value in fields.items() if value is not None}
     key = _checked_key(idempotency_key)
     raw = _submitted(service, file, given, form, key, quiet=as_json)
-    _print_and_follow(service, raw, file, as_json=as_json, follow=follow)
+    _print_and_follow(service, raw, file, as_json=as_json, follow=follow, allowed=allowed)
+
+
+def _name_of(file: str) -> str | None:
+    """A job is named after its file, where that is a name that the service accepts."""
+    name = None if file == STANDARD_INPUT else Path(file).name[:LONGEST_NAME]
+    return name if name and name.isprintable() else None
+
+
+def failures_allowed(text: str, *, follow: bool) -> Callable[[Run], bool]:
+    """Whether a run has no more failed tasks than a number, or a percentage of all."""
+    found = SHARE.fullmatch(text)
+    if not found or (found["percent"] and float(found["number"]) > 100):
+        raise RefusedToStart(f"--max-failed must be like 5% or 20, got {plain(text)!r}")
+    if not follow:
+        raise RefusedToStart("--max-failed needs --follow: only the end of the run tells")
+    most = float(found["number"])
+    if found["percent"]:
+        return lambda run: run.stats.failed * 100 <= most * run.stats.total
+    return lambda run: run.stats.failed <= most
 
 
 def _submitted(
@@ -239,7 +272,13 @@ def _checked_key(key: str | None) -> str:
 
 
 def _print_and_follow(
-    service: Endpoint, raw: bytes, file: str, *, as_json: bool, follow: bool
+    service: Endpoint,
+    raw: bytes,
+    file: str,
+    *,
+    as_json: bool,
+    follow: bool,
+    allowed: Callable[[Run], bool] | None,
 ) -> None:
     made = decoded(raw, SubmittedJob)
     if not follow:
@@ -252,7 +291,7 @@ def _print_and_follow(
 
     with output.interruptible(how_to_follow(made.job_id)):
         _print_submitted(made, raw, file, as_json=as_json)
-        follow_and_exit(service, made.job_id, made.latest_run, as_json=as_json)
+        follow_and_exit(service, made.job_id, made.latest_run, as_json=as_json, allowed=allowed)
 
 
 def _print_submitted(made: SubmittedJob, raw: bytes, file: str, *, as_json: bool) -> None:

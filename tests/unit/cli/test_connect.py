@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.cli.connect import DEFAULT_URL, Endpoint, connect
+from conveyor.cli.connect import DEFAULT_URL, LOCAL_KEY, Endpoint, connect
 from conveyor.errors import RefusedToStart
 from conveyor.settings import Settings
 from conveyor.settings_loader import load_settings
@@ -18,8 +18,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_a_word_it_is_the_local_service_and_no_key() -> None:
-    assert _of(connect(None, None, None, environ={})) == (DEFAULT_URL, None)
+def test_without_a_word_it_is_the_local_service_and_any_key() -> None:
+    assert _of(connect(None, None, None, environ={})) == (DEFAULT_URL, LOCAL_KEY)
 
 
 def test_a_file_yields_to_variables_and_variables_to_flags(home: Path) -> None:

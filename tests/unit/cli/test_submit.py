@@ -21,7 +21,7 @@ from conveyor.errors import RefusedToStart
 RENAMED = {"param": "zenrows_params", "open_": "status", "file": "tasks"}
 # Options that are no fields of a submission: the service, the list's format, and the output.
 NO_FIELDS = {
-    *("service", "idempotency_key", "follow", "as_json"),
+    *("service", "idempotency_key", "max_failed", "follow", "as_json"),
     "form",
 }
 # Fields of a submission that are no options, each with the reason.
