@@ -218,6 +218,7 @@ class WireResult(Document, frozen=True, kw_only=True):
     http_status: int | None = None  # of the target, if the gateway passes it on
     duration_ms: int | None = None  # of the call that ended the task
     final_url: str | None = None  # after redirects, if it is another URL
+    attempts: int = 0  # that ended and were charged, in the run that scraped it
 
     @property
     def has_body(self) -> bool:

@@ -1,5 +1,6 @@
 """Webhooks, signing keys and schedules by command and by client, against a real service."""
 
+import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,3 +169,28 @@ def test_a_job_is_named_after_its_file_found_by_last_and_judged_by_its_failures(
     assert {"created", "ended", "elapsed", "mean_rate", "cost"} <= facts.keys()
     run("submit", "shops.txt", "--retries", "0", "--follow", "--max-failed", "50%")
     assert run("jobs", CONVEYOR_KEY="").stdout == ""  # the service accepts any key
+
+
+def test_rows_tell_attempts_and_files_and_are_printed_as_csv(
+    run: Run,  # noqa: F811 - a fixture
+    tmp_path: Path,
+) -> None:
+    urls = [f"https://ok.example/{n}" for n in range(40)] + ["https://permanent.example/2"]
+    (tmp_path / "pages.txt").write_text("\n".join(urls))
+    job = run("submit", "pages.txt", "--retries", "0").stdout.strip()
+    run("status", job, "--follow")
+    run("results", job, "--out", "pages")
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "pages" / "results.ndjson").read_text().splitlines()
+    ]
+    assert [row["url"] for row in rows] == urls
+    assert {row["attempts"] for row in rows} == {1}
+    for row in rows[:-1]:
+        assert (tmp_path / "pages" / row["file"]).stat().st_size == row["size"]
+    assert "file" not in rows[-1]
+    table = list(csv.DictReader(run("results", job, "--format", "csv").stdout.splitlines()))
+    assert [(row["task_id"], row["url"], row["size"], row["attempts"]) for row in table] == [
+        (row["task_id"], row["url"], str(row.get("size", "")), "1") for row in rows
+    ]
+    assert table[-1]["error_code"] == "RESP002"

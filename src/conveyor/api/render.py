@@ -166,6 +166,7 @@ def result_shown(task: Task, *, expired: bool, link: Callable[[Task], str]) -> w
         http_status=task.facts.http_status,
         duration_ms=task.facts.duration_ms,
         final_url=task.facts.final_url,
+        attempts=task.attempts,
         created_at=task.created_at,
         updated_at=task.updated_at,
     )

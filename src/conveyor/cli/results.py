@@ -1,12 +1,16 @@
 """`conveyor results` and `conveyor export`: list results, save pages, or save all in one file."""
 
+import csv
 import re
 import sys
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated
+from threading import Lock
+from typing import Annotated, Literal
 
 import msgspec
 import typer
@@ -36,6 +40,12 @@ FIRST_ROWS = 100
 INDEX = "results.ndjson"
 MARK = ".conveyor-job"  # names the job whose results a folder holds
 SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+AT_ONCE = 8  # pages that are downloaded at a time
+COUNTING = Lock()  # threads that save pages count them
+CSV_HEADS = (
+    *("task_id", "external_id", "url", "status", "type", "http_status", "content_type", "size"),
+    *("attempts", "duration_ms", "final_url", "error_code", "error_title", "updated_at"),
+)
 HEADS = ("task", "status", "url", "type or error")
 
 
@@ -51,6 +61,10 @@ class SavedPages(msgspec.Struct):
     already_there: int = 0
     without_page: int = 0
 
+    def count(self, what: str) -> None:
+        with COUNTING:
+            setattr(self, what, getattr(self, what) + 1)
+
 
 @with_service
 def results(
@@ -63,17 +77,24 @@ def results(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save every page as a file in this folder.")
     ] = None,
-    ndjson: Annotated[bool, typer.Option("--ndjson", help="Print every row as JSON.")] = False,
+    format_: Annotated[
+        Literal["ndjson", "csv"] | None,
+        typer.Option("--format", help="Print every row: as JSON, one on each line, or as CSV."),
+    ] = None,
+    ndjson: Annotated[bool, typer.Option("--ndjson", help="Like --format ndjson.")] = False,
     as_json: Json = False,
 ) -> None:
     """List results, or save the pages."""
-    if out and ndjson:
-        raise RefusedToStart("use either --out or --ndjson, not both")
+    if ndjson and format_ == "csv":
+        raise RefusedToStart("use either --format csv or --ndjson, not both")
+    lines_as = "ndjson" if ndjson else format_
+    if out and lines_as:
+        raise RefusedToStart("use either --out or --format, not both")
     listing = Listing(service, job, status)
     if out:
         save_and_print(listing, out, as_json=as_json)
-    elif ndjson:
-        listing.print_lines()
+    elif lines_as:
+        listing.print_lines(as_csv=lines_as == "csv")
     elif as_json:
         listing.print_document()
     else:
@@ -98,7 +119,7 @@ class Listing:
         output.table(HEADS, [_columns(row) for row in page.results])
         if page.next_cursor:
             output.note(
-                f"These are the first {FIRST_ROWS}: --ndjson prints every row, --out saves all"
+                f"These are the first {FIRST_ROWS}: --format prints every row, --out saves all"
             )
 
     def print_document(self) -> None:
@@ -111,18 +132,24 @@ class Listing:
                 sys.stdout.write(("," if number else "") + row.decode())
             sys.stdout.write('],"next_cursor":null}\n')
 
-    def print_lines(self) -> None:
+    def print_lines(self, *, as_csv: bool = False) -> None:
         total = self._total()
+        table = csv.writer(sys.stdout, lineterminator="\n") if as_csv else None
+        if table:
+            table.writerow(CSV_HEADS)
         with (
             self.service.patient_client() as client,
             _bar(total, hidden=output.on_terminal()) as bar,
         ):
             for row in self.rows(client):
-                sys.stdout.write(row.decode() + "\n")
+                if table:
+                    table.writerow(_csv_row(row))
+                else:
+                    sys.stdout.write(row.decode() + "\n")
                 bar.advance(bar.tasks[0].id)
 
     def save(self, folder: Path, *, quiet: bool = False) -> SavedPages:
-        """Each page as a file named after its task, and all rows beside them."""
+        """Each page as a file named after its task, and all rows beside them, with these names."""
         done, total = SavedPages(str(folder)), self._total()
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -132,9 +159,8 @@ class Listing:
                 _bar(total, hidden=quiet) as bar,
                 (folder / INDEX).open("w", encoding="utf-8") as index,
             ):
-                for row in self.rows(client):
+                for row in self._saved_rows(client, done):
                     index.write(row.decode() + "\n")
-                    self._save_one(client, decoded(row, TaskResult), done)
                     bar.advance(bar.tasks[0].id)
         except OSError as error:
             raise NotSaved(f"{error.filename or folder}: {error.strerror}") from None
@@ -143,17 +169,34 @@ class Listing:
     def rows(self, client: Conveyor) -> Iterator[bytes]:
         return client.result_rows(self.job, status=self.status)
 
-    def _save_one(self, client: Conveyor, row: TaskResult, done: SavedPages) -> None:
+    def _saved_rows(self, client: Conveyor, done: SavedPages) -> Iterator[bytes]:
+        """The rows in their order, each once its page is saved, up to `AT_ONCE` ahead."""
+        ahead: deque[Future[bytes]] = deque()
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            try:
+                for row in self.rows(client):
+                    ahead.append(threads.submit(self._save_one, client, row, done))
+                    if len(ahead) > AT_ONCE:
+                        yield ahead.popleft().result()
+                while ahead:
+                    yield ahead.popleft().result()
+            finally:
+                threads.shutdown(wait=False, cancel_futures=True)
+
+    def _save_one(self, client: Conveyor, raw: bytes, done: SavedPages) -> bytes:
+        """Save a page unless it is there; return its row with the name of the file."""
+        row = decoded(raw, TaskResult)
         if not row.has_body:
-            done.without_page += 1
-            return
+            done.count("without_page")
+            return raw
         result = msgspec.structs.replace(row, job_id=self.job)
         file = _file(Path(done.folder), row)
         if client.is_saved(result, file):
-            done.already_there += 1
-            return
-        client.save(result, file)
-        done.saved += 1
+            done.count("already_there")
+        else:
+            client.save(result, file)
+            done.count("saved")
+        return msgspec.json.encode({**msgspec.json.decode(raw), "file": file.name})
 
     def _total(self) -> int | None:
         """How many rows there are, where the numbers of the run say so."""
@@ -206,6 +249,17 @@ def _file(folder: Path, row: TaskResult) -> Path:
 def _columns(raw: bytes | msgspec.Raw) -> tuple[str, str, str, str]:
     row = decoded(raw, TaskResult)
     return row.task_id, row.status, row.url, row.error.code if row.error else row.type or ""
+
+
+def _csv_row(raw: bytes) -> list[object]:
+    row = decoded(raw, TaskResult)
+    error = row.error
+    own = {
+        "error_code": error and error.code,
+        "error_title": error and error.title,
+        "updated_at": output.moment(row.updated_at),
+    }
+    return [own[name] if name in own else getattr(row, name) for name in CSV_HEADS]
 
 
 def _bar(total: int | None, *, hidden: bool) -> Bar:

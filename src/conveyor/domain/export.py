@@ -94,6 +94,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     entry: str | None  # the name of its result in the file
     content_type: str | None  # as the site labelled it
+    size: int | None  # bytes of the result
+    http_status: int | None
+    final_url: str | None
+    attempts: int
+    duration_ms: int | None
     error: msgspec.Raw | None  # a problem document
 
 
@@ -173,6 +178,11 @@ def manifest_line(task: Task, *, entry: str | None = None, fault: Fault | None =
         status=EXPIRED if fault is Fault.EXPIRED else task.status,
         entry=entry,
         content_type=task.result.content_type if task.result and entry else None,
+        size=task.result.length if task.result and entry else None,
+        http_status=task.facts.http_status,
+        final_url=task.facts.final_url,
+        attempts=task.attempts,
+        duration_ms=task.facts.duration_ms,
         error=FAULTS[fault] if fault else _failure(task),
     )
     return msgspec.json.encode(line) + b"\n"

@@ -76,6 +76,11 @@ async def test_every_result_is_in_the_file_and_every_task_in_the_manifest() -> N
             "status": "successful",
             "entry": f"{row.id}.html",
             "content_type": None,
+            "size": len(_page(row)),
+            "http_status": row.facts.http_status,
+            "final_url": row.facts.final_url,
+            "attempts": 1,
+            "duration_ms": row.facts.duration_ms,
             "error": None,
         }
         for row in rows
