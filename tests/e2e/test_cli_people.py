@@ -134,8 +134,9 @@ def test_bad_tasks_are_named_by_their_lines(run: Run, tmp_path: Path) -> None:
     (tmp_path / "urls.txt").write_text(f"# head\n{OK}\nnonsense\nftp://a.example/\n" + "x\n" * 20)
     told = run("submit", "urls.txt", code=1)
     assert "urls.txt, line 3: malformed_url nonsense" in told.stderr
+    assert "--on-invalid skip" in told.stderr
     assert "urls.txt, line 4: unsupported_scheme" in told.stderr
-    assert "and 12 more" in told.stderr
+    assert "urls.txt, line 24: malformed_url x" in told.stderr
     assert told.stdout == ""
 
 

@@ -33,6 +33,7 @@ BY_STATUS = {
     429: "wait a while, or submit less",
     503: "try again in a few seconds",
 }
+PARAMETERS = "`conveyor params` lists the parameters with their values"
 NOT_RUNNING = "is it running? start one with `conveyor dev`, or name another with --url"
 
 
@@ -50,6 +51,8 @@ def explained(error: ConveyorError, advice: str | None = None) -> str:
         which = f"{error.status} {plain(error.code)}".rstrip()
         if error.request_id and error.status >= 500:  # the operator finds the cause by it
             which += f", request id {plain(error.request_id)}"
+        if "`zenrows_params." in said:
+            advice = advice or PARAMETERS
         advice = advice or hint(error.status, error.code)
         return f"{said} ({which})" + (f"\n  {advice}" if advice else "")
     if isinstance(error, UnreachableError):

@@ -48,6 +48,7 @@ GROUPS = {
         "migrate": "serve",
     },
     "Administration": {"keys": "keys", "doctor": "operators", "dlq": "operators"},
+    "Reference": {"params": "params"},
     "Trying it out": {"demo": "serve", "mock-gateway": "serve"},
 }
 
@@ -80,6 +81,7 @@ EXAMPLES = {
     "serve": ("conveyor serve --data /var/lib/conveyor",),
     "dev": ("conveyor dev --mock-gateway",),
     "keys": ("conveyor keys create --caller reports --expires 365d",),
+    "params": ("conveyor params --json",),
     "doctor": ("conveyor doctor --no-bodies",),
     "dlq": ("conveyor dlq list", "conveyor dlq redrive --all"),
 }

@@ -24,7 +24,7 @@ from conveyor.client.transport import decoded
 from conveyor.errors import ConveyorError, IdempotencyKeyConflict, RefusedToStart
 
 MOST_ADDED = 10_000
-MOST_NAMED = 10
+MOST_NAMED = 1_000
 TIMES_SENT = 2
 LONGEST_NAME = 100
 STANDARD_INPUT = "-"
@@ -226,7 +226,10 @@ def _submitted(
     except ApiError as error:
         if listed is None and error.code == IdempotencyKeyConflict.code:
             raise Advised(error, _NEW_LIST) from None
-        raise _naming_lines(error, file, listed or [], accepted=0) from None
+        refused = _naming_lines(error, file, listed or [], accepted=0)
+        raise PartlyRefused(
+            f"{refused}\n{_SKIP}" if error.invalid_tasks else str(refused)
+        ) from None
 
 
 _NOT_OPEN = (
@@ -235,6 +238,7 @@ _NOT_OPEN = (
     "  leave --open out to upload the list, however long it is; or submit --open a short one, and "
     "add the rest with `conveyor add`"
 )
+_SKIP = "  to submit the others, repeat the command with --on-invalid skip"
 _NEW_LIST = (
     "each upload counts as a new list, even of the same file: `conveyor jobs` shows whether the job "
     "of this key exists; to submit another one, use another --idempotency-key"

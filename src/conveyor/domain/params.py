@@ -31,6 +31,27 @@ TEXTS = frozenset(
 )
 HEADERS = "custom_headers"
 KNOWN = frozenset({*BOOLEANS, *NUMBERS, *CHOICES, *TEXTS, HEADERS})
+MEANINGS = {
+    "allowed_status_codes": "Statuses of the target, with commas, whose pages count as results.",
+    "autoparse": "Return the data of the page as JSON instead of its HTML.",
+    "block_resources": "Kinds of resources that the browser must not load, with commas.",
+    "css_extractor": "A JSON object of names and CSS selectors: return what they select.",
+    "custom_headers": "Headers to send to the target: a JSON object of strings.",
+    "extract": "Return structured data instead of the page, extracted by this method.",
+    "extract_fields": "Which fields to extract.",
+    "js_instructions": "A JSON array of what the browser must do: click, fill, scroll, wait.",
+    "js_render": "Render the page in a browser.",
+    "json_response": "Return JSON with the page and the requests that it made.",
+    "mode": "Let the gateway choose the browser and the proxy for each page.",
+    "original_status": "Return the status of the target instead of the gateway's.",
+    "outputs": "Kinds of data to return instead of the page, with commas.",
+    "premium_proxy": "Send the request from a residential address.",
+    "proxy_country": "The country to send the request from: two letters, like us.",
+    "response_type": "Return the page in this format instead of HTML.",
+    "session_id": "Requests with the same number are sent from the same address.",
+    "wait": "Milliseconds to wait in the browser before the page is returned.",
+    "wait_for": "A CSS selector: wait in the browser until it selects something.",
+}
 
 LONGEST_TEXT = 64 * 1024
 MOST_HEADERS = 32
@@ -58,6 +79,17 @@ class BadParam(Exception):
         super().__init__(f"{reason}: {key}")
         self.reason = reason
         self.key = key
+
+
+def values_of(key: str) -> str:
+    """The values that a parameter can have, in words."""
+    if key in BOOLEANS:
+        return "true or false"
+    if key in NUMBERS:
+        return f"0 to {NUMBERS[key]:,}"
+    if key in CHOICES:
+        return ", ".join(sorted(CHOICES[key]))
+    return "JSON object" if key == HEADERS else "text"
 
 
 def canonical(given: Mapping[str, object]) -> Params:

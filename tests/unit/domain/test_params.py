@@ -257,3 +257,10 @@ def test_no_parameters_are_stored_as_nothing() -> None:
     assert params.dump({}) is None
     assert params.load(None) == params.load("") == {}
     assert params.headers({}) == {}
+
+
+def test_every_parameter_has_values_and_a_sentence() -> None:
+    assert set(params.MEANINGS) == params.KNOWN
+    for key, meaning in params.MEANINGS.items():
+        assert meaning.endswith(".")
+        assert params.values_of(key)

@@ -77,7 +77,11 @@ def test_conditions_imply_the_statuses_that_they_are_about() -> None:
         ({"task_ids": ["seven"]}, "task_ids", "must be ids of tasks, got 'seven'"),
         ({"task_ids": [IDS(0)] * (MOST_VALUES + 1)}, "task_ids", "got 1001"),
         ({"hosts": ["a.test"]}, "hosts", "did you mean `host`"),
-        ({"zenrows_params": {"js_rendr": True}}, "zenrows_params.js_rendr", "unknown_param"),
+        (
+            {"zenrows_params": {"js_rendr": True}},
+            "zenrows_params.js_rendr",
+            "did you mean `js_render`",
+        ),
         ({"zenrows_params": {"mode": "auto", "js_render": True}}, "zenrows_params.mode", "refused"),
     ],
 )
