@@ -147,7 +147,7 @@ def test_a_long_listing_shows_its_beginning_and_how_to_get_the_rest(
     with _at_terminal(["results", job_id], environ) as terminal:
         assert terminal.to_the_end() == 0
     assert terminal.text.count(OK) == 100
-    assert "--ndjson prints every row" in terminal.text
+    assert "--format prints every row" in terminal.text
 
 
 def test_saving_pages_draws_a_bar(
