@@ -177,8 +177,10 @@ class DynamoDbEngine:
 
     def apply(self, write: PlannedWrite, *, transactional: bool = False) -> None:
         lag = self.knobs.index_lag.total_seconds()
-        index_at = self.now() + (self._random.uniform(0, lag) if lag else 0)
-        write.table.set(write.key, write.after, index_at=index_at)
+        latest = self.now() + lag
+        index_at = self._random.uniform(self.now(), latest) if lag else latest
+        left_at = self._random.uniform(index_at, latest) if lag else latest
+        write.table.set(write.key, write.after, index_at=index_at, left_at=left_at)
         write.table.advance(self.now(), float("-inf"))
         self.charge_write(write)
         if transactional and self.knobs.transaction_time:

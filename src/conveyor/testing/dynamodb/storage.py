@@ -1,6 +1,7 @@
 """Items of tables and of their indexes, in memory and in order.
 
-Indexes follow the table late, each item in its own time, but never out of order for one item.
+Indexes follow the table late, each item in its own time, but never out of order for one item. An
+entry that moves may be at its old and at its new place for a while.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -99,7 +100,9 @@ class _Index:
     schema: IndexSchema
     items: _Items = field(default_factory=_Items)
     places: dict[Order, tuple[Token, Order]] = field(default_factory=dict)  # by the table's key
-    changes: list[tuple[float, int, Order, Item | None]] = field(default_factory=list)
+    # When, a number, the table's key, the entry, and when it leaves its old place.
+    changes: list[tuple[float, int, Order, Item | None, float]] = field(default_factory=list)
+    leaving: list[tuple[float, int, Order, tuple[Token, Order]]] = field(default_factory=list)
     due: dict[Order, float] = field(default_factory=dict)  # of the last change of each item
 
 
@@ -136,8 +139,10 @@ class StoredTable:
     def get(self, key: Item) -> Item | None:
         return self._items.get(*self.place(key))
 
-    def set(self, key: Item, item: Item | None, *, index_at: float) -> None:
-        """Store or remove an item. Indexes follow at `index_at`."""
+    def set(
+        self, key: Item, item: Item | None, *, index_at: float, left_at: float = float("-inf")
+    ) -> None:
+        """Store or remove an item. Indexes follow at `index_at`; entries that move leave at `left_at`."""
         if item is None:
             self._items.remove(*self.place(key))
         else:
@@ -145,7 +150,7 @@ class StoredTable:
             self._note_expiry(item)
         for name, index in self._indexes.items():
             entry = self.schema.entry(self.schema.indexes[name], item)
-            self._change(index, self.key(key), entry, index_at)
+            self._change(index, self.key(key), entry, index_at, left_at)
 
     def items(self) -> Iterator[Item]:
         return self._items.all()
@@ -168,8 +173,12 @@ class StoredTable:
         """Let indexes catch up, and remove items that expired before a time."""
         for name, index in self._indexes.items():
             while index.changes and index.changes[0][0] <= now:
-                _, _, key, entry = heappop(index.changes)
-                self._follow(name, index, key, entry)
+                _, _, key, entry, left_at = heappop(index.changes)
+                self._follow(name, index, key, entry, left_at)
+            while index.leaving and index.leaving[0][0] <= now:
+                _, _, key, place = heappop(index.leaving)
+                if index.places.get(key) != place:  # it may have come back
+                    index.items.remove(*place)
         while self._expiries and self._expiries[0][0] <= expired_before:
             _, _, key = heappop(self._expiries)
             item = self._items.get(key[0], key[1:])
@@ -190,14 +199,22 @@ class StoredTable:
         value = item.get(self.ttl_attribute or "", {})
         return float(value["N"]) if "N" in value else None
 
-    def _change(self, index: _Index, key: Order, entry: Item | None, at: float) -> None:
+    def _change(
+        self, index: _Index, key: Order, entry: Item | None, at: float, left_at: float
+    ) -> None:
         at = max(at, index.due.get(key, at))
         index.due[key] = at
-        heappush(index.changes, (at, next(self._numbers), key, entry))
+        heappush(index.changes, (at, next(self._numbers), key, entry, left_at))
 
-    def _follow(self, name: str, index: _Index, key: Order, entry: Item | None) -> None:
+    def _follow(
+        self, name: str, index: _Index, key: Order, entry: Item | None, left_at: float
+    ) -> None:
         if key in index.places:
-            index.items.remove(*index.places.pop(key))
+            left = index.places.pop(key)
+            if entry is None:
+                index.items.remove(*left)
+            else:
+                heappush(index.leaving, (left_at, next(self._numbers), key, left))
         if entry is not None:
             index.places[key] = self.place(entry, name)
             index.items.put(*index.places[key], entry)

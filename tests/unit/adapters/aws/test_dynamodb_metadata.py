@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from conveyor.adapters.aws.dynamodb.layout import GSI2, index_shards
 from conveyor.adapters.aws.dynamodb.metadata import DynamoMetadata
+from conveyor.adapters.aws.dynamodb.records import CHANGED, due_events
 from conveyor.adapters.aws.dynamodb.setup import set_up_table
 from conveyor.adapters.aws.dynamodb.table import DynamoTable
 from conveyor.adapters.aws.faults import OutcomeUnknown
@@ -87,6 +89,21 @@ class World:
         if operation not in WRITES:
             return None
         return self.losses.popleft() if self.losses else self.always
+
+    def entries(self, listing: str) -> int:
+        """How many entries of a listing `gsi2` has."""
+        return sum(
+            self.engine.execute(
+                "Query",
+                {
+                    "TableName": TABLE,
+                    "IndexName": GSI2,
+                    "KeyConditionExpression": "g2p = :p",
+                    "ExpressionAttributeValues": {":p": {"S": partition}},
+                },
+            )["Count"]
+            for partition in index_shards(listing)
+        )
 
     @property
     def items(self) -> list[tuple[str, str]]:
@@ -370,6 +387,29 @@ def test_each_change_of_a_run_is_listed_although_indexes_lag_and_clocks_differ()
         assert listed == versions
         assert repeated < 100  # entries of earlier changes came late
         assert len(mark) < 600
+
+    run(main())
+
+
+def test_what_an_index_has_at_its_old_and_its_new_place_is_listed_once() -> None:
+    async def main() -> None:
+        world = World(Knobs(writes_per_second=None, index_lag=20 * SECOND))
+        metadata = await world.open()
+        _, mark = await metadata.changed_runs(None, limit=9)
+        await metadata.commit(a_run(), an_event(due_at=NOON - 9 * SECOND))
+        await asyncio.sleep(20)
+        await metadata.commit(
+            a_run(version=1, total=7), an_event(version=1, due_at=NOON - 5 * SECOND)
+        )
+        most = dict.fromkeys([CHANGED, due_events(Channel.WEBHOOK)], 0)
+        for _ in range(40):
+            await asyncio.sleep(0.5)
+            most = {name: max(times, world.entries(name)) for name, times in most.items()}
+            due = await metadata.due(OutboxEvent, channel=Channel.WEBHOOK, limit=9)
+            found, _ = await metadata.changed_runs(mark, limit=9)
+            assert len(due) == 1
+            assert [one.total for one in found] == [7]
+        assert set(most.values()) == {2}
 
     run(main())
 

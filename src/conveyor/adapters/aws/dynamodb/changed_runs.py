@@ -72,12 +72,15 @@ async def changed_since(
 async def _read(
     table: DynamoTable, block: Sequence[IndexEntry]
 ) -> tuple[list[IndexEntry], list[Run]]:
-    """The runs of entries, and those entries that fit into a page; some lead to no run any more."""
+    """The runs of entries, and those entries that fit into a page; some lead to no run any more.
+
+    A run that changes meanwhile may be in the index twice. It is read once.
+    """
     # Consistent, or the version before the change could be read and the change never be listed.
     items = await table.get_many([entry.key for entry in block], consistent=True) if block else {}
     runs, used = list[Run](), 0
     for number, entry in enumerate(block):
-        item = items.get(entry.key)
+        item = items.pop(entry.key, None)
         if item is None:
             continue
         used += len(item[CONTENT]["S"].encode())

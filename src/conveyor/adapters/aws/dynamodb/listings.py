@@ -88,6 +88,15 @@ async def _refill(stream: AsyncIterator[list[IndexEntry]], waiting: deque[IndexE
             return
 
 
+async def _once(listed: AsyncIterator[IndexEntry]) -> AsyncIterator[IndexEntry]:
+    """The first entry of each record."""
+    seen = set[ItemKey]()
+    async for entry in listed:
+        if entry.key not in seen:
+            seen.add(entry.key)
+            yield entry
+
+
 async def records(
     table: DynamoTable,
     kind: RecordKind[AnyRow],
@@ -98,7 +107,10 @@ async def records(
     wanted: Callable[[AnyRow], bool] = lambda _: True,
     consistent: bool = False,
 ) -> list[AnyRow]:
-    """The records of entries, as many as a page may have; those that are not wanted are left out."""
+    """The records of entries, as many as a page may have; those that are not wanted are left out.
+
+    An index may have an entry at its old and at its new place for a moment; the record is listed once.
+    """
     found, used = list[AnyRow](), 0
     block, size = list[IndexEntry](), int(min(limit, FIRST_READ))
 
@@ -121,7 +133,7 @@ async def records(
         block.clear()
         return len(found) >= limit
 
-    async for entry in listed:
+    async for entry in _once(listed):
         block.append(entry)
         if len(block) == size:
             if await read():

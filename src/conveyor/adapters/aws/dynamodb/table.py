@@ -62,7 +62,8 @@ class DynamoTable:
     async def get_many(
         self, keys: Sequence[ItemKey], *, consistent: bool = True
     ) -> dict[ItemKey, Item]:
-        """Read items by their keys, which must be distinct; those that do not exist are left out."""
+        """Read items by their keys; those that do not exist are left out."""
+        keys = list(dict.fromkeys(keys))  # DynamoDB refuses a request that names a key twice
         chunks = [keys[at : at + MOST_KEYS] for at in range(0, len(keys), MOST_KEYS)]
         found = await asyncio.gather(
             *[
