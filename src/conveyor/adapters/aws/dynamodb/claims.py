@@ -254,13 +254,17 @@ class DynamoClaims:
         return row_of(result.stored, place) if result.stored else None
 
     async def _as_seen(self, rows: Sequence[TaskRow]) -> list[Task]:
+        """The tasks of rows. One whose spec was removed is about to be, and does not exist."""
         mine = [row for row in rows if self._is_mine(row.task)]
         others = [row for row in rows if not self._is_mine(row.task)]
         for row in mine:
             self._remember(row)
         return [
             *(as_claimed(row.task) for row in await self._parts.called(mine)),
-            *(as_listed(row.task) for row in await self._parts.listed(others)),
+            *(
+                as_listed(row.task)
+                for row in await self._parts.listed(others, without_removed=True)
+            ),
         ]
 
     def _is_mine(self, task: Task) -> bool:
@@ -406,8 +410,10 @@ class DynamoClaims:
             },
         )
         if by.row.task.is_final:
-            [filled] = await self._parts.called([row])
-            failed = msgspec.structs.replace(by.row.task, spec=filled.task.spec)
+            whole = await self._parts.called([row])
+            if not whole:  # the run is being removed
+                return WriteResult(done=False)
+            failed = msgspec.structs.replace(by.row.task, spec=whole[0].task.spec)
             write = CountedWrite(
                 packed=by,
                 condition=condition,

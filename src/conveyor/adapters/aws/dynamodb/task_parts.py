@@ -50,13 +50,17 @@ class TaskPartStore:
         groups = [requests[at : at + MOST_WRITES] for at in range(0, len(requests), MOST_WRITES)]
         await together([partial(write, group) for group in groups])
 
-    async def listed(self, rows: Sequence[TaskRow]) -> list[TaskRow]:
-        """The rows with all that listings show."""
-        return await self._filled(rows, listed=True, called=False, end=True)
+    async def listed(
+        self, rows: Sequence[TaskRow], *, without_removed: bool = False
+    ) -> list[TaskRow]:
+        """The rows with all that listings show; without those whose specs were removed, if wanted."""
+        return await self._filled(
+            rows, listed=True, called=False, end=True, without_removed=without_removed
+        )
 
     async def called(self, rows: Sequence[TaskRow]) -> list[TaskRow]:
-        """The rows with all that a call needs."""
-        return await self._filled(rows, listed=False, called=True, end=False)
+        """The rows with all that a call needs, without those whose specs were removed."""
+        return await self._filled(rows, listed=False, called=True, end=False, without_removed=True)
 
     async def whole(self, rows: Sequence[TaskRow]) -> list[TaskRow]:
         return await self._filled(rows, listed=True, called=True, end=True)
@@ -69,10 +73,11 @@ class TaskPartStore:
         parts = await self._read(named, EndPart)
 
         def problem(line: StoredLine) -> str | None:
-            if line.beside:
-                return parts[row.key, line.beside].problem
+            beside = line.beside or (row.end if line.problem == SAME else None)
+            if beside:
+                return parts.get((row.key, beside), EndPart()).problem
             if line.problem == SAME:
-                return parts[row.key, row.end].problem if row.end else row.task.problem
+                return row.task.problem
             return WORKER_LOST if line.problem == LOST else _text(line.problem)
 
         return [attempt_of(line, problem(line)) for line in lines]
@@ -84,32 +89,44 @@ class TaskPartStore:
         lines, older = list(row.lines), row.older
         while older:
             parts = await self._read([(row.key, older)], LinesPart)
-            part = parts[row.key, older]
+            part = parts.get((row.key, older), LinesPart())
             lines, older = [*part.lines, *lines], part.older
         return lines
 
     async def _filled(
-        self, rows: Sequence[TaskRow], *, listed: bool, called: bool, end: bool
+        self,
+        rows: Sequence[TaskRow],
+        *,
+        listed: bool,
+        called: bool,
+        end: bool,
+        without_removed: bool = False,
     ) -> list[TaskRow]:
-        specs: list[PartName] = []
-        ends: list[PartName] = []
-        for row in rows:
-            specs += [(row.key, row.listed)] if listed and row.listed else []
-            specs += [(row.key, row.called)] if called and row.called else []
-            ends += [(row.key, row.end)] if end and row.end else []
-        if not (specs or ends):
+        specs = {
+            row.key: [
+                (row.key, ref)
+                for ref in (row.listed if listed else None, row.called if called else None)
+                if ref
+            ]
+            for row in rows
+        }
+        ends = [(row.key, row.end) for row in rows if end and row.end]
+        if not (ends or any(specs.values())):
             return list(rows)
-        spec_parts = await self._read(specs, SpecPart)
+        spec_parts = await self._read([name for its in specs.values() for name in its], SpecPart)
         end_parts = await self._read(ends, EndPart)
+        if without_removed:
+            rows = [row for row in rows if all(name in spec_parts for name in specs[row.key])]
         return [
             _with_end(
-                _with_spec(row, [spec_parts.get((row.key, ref)) for ref in _refs(row)]),
+                _with_spec(row, [spec_parts.get(name) for name in specs[row.key]]),
                 end_parts.get((row.key, row.end)) if row.end else None,
             )
             for row in rows
         ]
 
     async def _read(self, named: Iterable[PartName], kind: type[Part]) -> dict[PartName, Part]:
+        """Read parts. Those that were removed since their rows were read are left out."""
         names = list(dict.fromkeys(named))
         keys = {
             name: [part_key(name[0], name[1].name, n) for n in range(name[1].chunks)]
@@ -117,20 +134,15 @@ class TaskPartStore:
         }
         items = await self._table.get_many([key for chunks in keys.values() for key in chunks])
         return {
-            name: _content([items.get(key) for key in chunks], kind)
+            name: _content([items[key] for key in chunks], kind)
             for name, chunks in keys.items()
+            if all(key in items for key in chunks)
         }
 
 
-def _content(items: Sequence[Item | None], kind: type[Part]) -> Part:
-    if None in items:  # removed since its row was read
-        return kind()
-    chunks = [b64decode(item[CONTENT]["B"]) for item in items if item]
+def _content(items: Sequence[Item], kind: type[Part]) -> Part:
+    chunks = [b64decode(item[CONTENT]["B"]) for item in items]
     return msgspec.json.decode(zlib.decompress(b"".join(chunks)), type=kind)
-
-
-def _refs(row: TaskRow) -> list[PartRef]:
-    return [ref for ref in (row.listed, row.called) if ref]
 
 
 def _with_spec(row: TaskRow, parts: Sequence[SpecPart | None]) -> TaskRow:

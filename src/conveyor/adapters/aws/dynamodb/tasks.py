@@ -203,10 +203,11 @@ class DynamoTasks:
         if not page.rows:
             await self._discard_rest(place, run_id)
             return 0
-        # The rows come last: as long as there is one, its parts are found.
+        # The rows come first, so that nobody claims one without its parts. If the process dies in
+        # between, the parts are removed when the last row is gone.
+        await self._parts.remove([row.key for row in page.rows])
         first, last = (part_sort(row.key.sk) for row in (page.rows[0], page.rows[-1]))
         await self._remove_parts(place, first, last + END)
-        await self._parts.remove([row.key for row in page.rows])
         return len(page.rows)
 
     async def _discard_rest(self, place: RunPlace, run_id: RunId) -> None:

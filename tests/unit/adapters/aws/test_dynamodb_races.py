@@ -1,0 +1,59 @@
+"""Calls of other processes, and errors of single entries, in the middle of calls for tasks."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from conveyor.adapters.aws.dynamodb.layout import ItemKey
+from conveyor.adapters.aws.dynamodb.task_engine import DynamoTaskRows
+from conveyor.domain.ids import TaskId
+from conveyor.domain.job import RunPlace
+from conveyor.domain.task import NewRow
+from conveyor.testing.factories import JOB, RUN, a_task_spec, new_tasks
+from tests.unit.adapters.aws.test_dynamodb_tasks import World, run
+
+LONG_URL = f"https://a.example/{'x' * 500}"
+
+
+async def given_long_urls(rows: DynamoTaskRows, n: int) -> list[TaskId]:
+    await rows.tasks.lay_out(RUN, RunPlace(JOB))
+    new = [NewRow(one.index, one.id, a_task_spec(url=LONG_URL)) for one in new_tasks(RUN, n)]
+    await rows.tasks.add(RUN, new)
+    return [one.id for one in new]
+
+
+def test_a_task_is_not_claimed_without_its_url_while_its_run_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        world = World()
+        purger, worker = await world.open("purger"), await world.open("worker")
+        ids = await given_long_urls(purger, 3)
+        remove, claimed = purger.tasks._parts.remove, list[str]()
+
+        async def slow_remove(keys: Sequence[ItemKey]) -> None:
+            await remove(keys)
+            claimed.extend(task.spec.url for task in await worker.claims.take(RUN, ids))
+
+        monkeypatch.setattr(purger.tasks._parts, "remove", slow_remove)
+        while await purger.tasks.discard(RUN, limit=2):
+            pass
+        assert set(claimed) <= {LONG_URL}
+        assert world.keys == []
+
+    run(main())
+
+
+def test_a_task_whose_url_is_gone_does_not_exist() -> None:
+    async def main() -> None:
+        world = World()
+        rows = await world.open()
+        ids = await given_long_urls(rows, 2)
+        parts = [key for key in world.keys if key.sk.startswith("P#") and ids[0] in key.sk]
+        await rows.tasks._parts.remove(parts)
+        for _ in range(2):  # pending, then claimed
+            assert [task.id for task in await rows.claims.take(RUN, ids)] == ids[1:]
+        other = await world.open("other")
+        assert [task.id for task in await other.claims.take(RUN, ids)] == ids[1:]
+
+    run(main())
