@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 EMULATORS := .venv-emulators/.ready
 
-.PHONY: help setup emulators demo dev up-aws up-postgres test test-long crash-points check format reference bench bench-peers clean
+.PHONY: help setup emulators demo dev up-aws up-postgres test test-long crash-points check format reference vendor screenshots bench bench-peers clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -59,6 +59,12 @@ format: $(STAMP) ## put the code in its form
 
 reference: $(STAMP) ## write docs/reference from the code
 	@$(BIN)/python -m tests.docs.reference
+
+vendor: $(STAMP) ## fetch the vendored files of npm packages again, by their checksums
+	@PYTHONPATH=. $(BIN)/python -m tests.vendor
+
+screenshots: $(STAMP) ## take the pictures of the dashboard in docs/images
+	@PYTHONPATH=. $(BIN)/python -m tests.docs.screenshots
 
 bench: $(STAMP) ## measure against the scripts people would write instead
 	@$(BIN)/python -m benchmarks

@@ -1,16 +1,28 @@
 """Real processes, shared by the tests of a module where they can be."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.harness.programs import Program, mock_gateway, service
 
 FAST_RETRIES = {"CONVEYOR_RETRY_FIRST_DELAY": "100ms", "CONVEYOR_RETRY_LONGEST_DELAY": "200ms"}
 SHORT_GRACE = {"CONVEYOR_GRACE": "200ms"}
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +48,18 @@ def api(running: Program) -> Iterator[httpx.Client]:
 def stranger(running: Program) -> Iterator[httpx.Client]:
     with client_of(running, key="another-key") as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        missing = "no Chromium on this machine: apt-get install chromium"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from structlog.contextvars import bound_contextvars
 
 from conveyor.api import problems
 from conveyor.api.auth import Callers, admit
+from conveyor.api.dashboard import Dashboard
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
 from conveyor.api.handlers.operators import OperatorHandlers
@@ -82,9 +83,11 @@ def build_app(
     ids: Ids,
     ready: Ready,
     *,
+    dashboard: Dashboard,
     body_memory: BodyMemory,
 ) -> "Application":
     routes = [
+        *dashboard.routes(),
         *_contract_routes(handlers, admission),
         *_linked_routes(handlers.files),
         *_monitoring_routes(metrics, ready),

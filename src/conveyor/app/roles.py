@@ -220,7 +220,8 @@ async def serve_until(
     settings: Settings,
 ) -> None:
     """Run the parts of a role side by side until `stopping`."""
-    paths = {"url": "/metrics"} if role is Role.WORKER else {"url": "/v1", "docs": "/docs"}
+    of_api = {"url": "/v1", "dashboard": "/", "docs": "/docs"}
+    paths = {"url": "/metrics"} if role is Role.WORKER else of_api
     times = StopTimes(settings.grace)
     async with _ended_by(stopping, times.end), coordinated(service), asyncio.TaskGroup() as group:
         serving = _serve_http(stopping, service, listening, settings, paths)

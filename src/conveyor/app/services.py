@@ -24,6 +24,7 @@ from conveyor.api.app import (
     build_monitoring_app,
 )
 from conveyor.api.auth import Callers, ForwardedKeys, OwnKeys
+from conveyor.api.dashboard import Dashboard
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
 from conveyor.api.handlers.operators import OperatorHandlers
@@ -236,6 +237,7 @@ def _application(
         metrics,
         engines.ids,
         ready,
+        dashboard=Dashboard(engines.blobs),
         body_memory=BodyMemory(settings.bodies_in_flight),
     )
 

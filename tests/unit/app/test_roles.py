@@ -19,7 +19,7 @@ from conveyor.settings import LOOPS, Settings
 from conveyor.steps.dispatch.config import StopTimes
 
 MONITORING = ("/healthz", "/readyz", "/metrics")
-API = ("/v1/jobs", "/docs", "/openapi.json", "/operator/dlq")
+API = ("/", "/assets/main.js", "/v1/jobs", "/docs", "/openapi.json", "/operator/dlq")
 
 
 @pytest.mark.parametrize("role", Role)

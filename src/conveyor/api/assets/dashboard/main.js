@@ -1,0 +1,79 @@
+// The frame around the pages: who is signed in, and which page the address names.
+
+import { html, render, useEffect, useState } from "./preact.js";
+import { key, signInByDefault, whenSignedOut } from "./api.js";
+import { Overlays, Problem, link } from "./ui.js";
+import { Jobs } from "./pages/jobs.js";
+import { SignIn } from "./pages/sign-in.js";
+
+// Pages other than the first are loaded when they are opened.
+const LATER = {
+  jobs: async () => (await import("./pages/job.js")).Job,
+  submit: async () => (await import("./pages/submit.js")).Submit,
+};
+
+function parse(hash) {
+  const [path, query] = hash.replace(/^#\/?/, "").split("?");
+  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  return { parts, query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+function useRoute() {
+  const [route, setRoute] = useState(parse(location.hash));
+  useEffect(() => {
+    const changed = () => setRoute(parse(location.hash));
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return route;
+}
+
+function Page({ route }) {
+  const [name] = route.parts;
+  const [page, setPage] = useState({});
+  useEffect(async () => {
+    if (LATER[name]) setPage({ name, component: await LATER[name]() });
+  }, [name]);
+  if (!name) return html`<${Jobs} query=${route.query} />`;
+  if (!LATER[name]) return html`<p class="notice">There is no such page. <a href="#/">All jobs</a></p>`;
+  return page.name === name ? html`<${page.component} key=${route.parts[1]} route=${route} />` : html`<p class="loading">Loading…</p>`;
+}
+
+function App() {
+  const route = useRoute();
+  const [signedIn, setSignedIn] = useState(null);
+  const [error, setError] = useState(null);
+  const signOut = () => {
+    key.clear();
+    setSignedIn(false);
+  };
+  useEffect(() => {
+    whenSignedOut(signOut);
+    signInByDefault().then(setSignedIn, setError);
+  }, []);
+  // Pages announce themselves by their heading: the focus must not stay on a link that is gone.
+  useEffect(() => document.querySelector("main")?.focus(), [route.parts.slice(0, 2).join("/")]);
+  return html`
+    <a class="skip" href="#main" onClick=${(event) => {
+      event.preventDefault();
+      document.querySelector("main").focus();
+    }}>Skip to content</a>
+    <header class="top">
+      <a class="brand" href="#/"><img src="assets/icon.svg" alt="" width="24" height="24" /> Conveyor</a>
+      <nav aria-label="Main">
+        ${signedIn && html`<a href="#/" aria-current=${route.parts.length ? null : "page"}>Jobs</a>`}
+        <a href="docs">API</a>
+      </nav>
+      ${signedIn && html`
+        <button class="quiet" onClick=${signOut}>${key.isDefault() ? "Change key" : "Sign out"}</button>
+        <a class="button primary" href=${link("submit")}>New job</a>`}
+    </header>
+    <main id="main" tabindex="-1">
+      <${Problem} error=${error} />
+      ${signedIn === false && html`<${SignIn} done=${() => setSignedIn(true)} />`}
+      ${signedIn && html`<${Page} route=${route} />`}
+    </main>
+    <${Overlays} />`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

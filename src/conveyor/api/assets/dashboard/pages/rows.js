@@ -1,0 +1,58 @@
+import { html, useEffect, useState } from "../preact.js";
+import { get } from "../api.js";
+import { bytes, millis, words } from "../format.js";
+import { Empty, Loaded, Status, link, openDialog, useLoad } from "../ui.js";
+import { Task } from "./task.js";
+
+const PAGE = 50;
+const FILTERS = { all: "All", successful: "Successful", failed: "Failed", processing: "Not finished" };
+
+export function Rows({ job, run, query }) {
+  const status = FILTERS[query.status] ? query.status : "all";
+  const [cursors, setCursors] = useState([null]); // of this page and those before it
+  const [text, setText] = useState("");
+  useEffect(() => setCursors([null]), [run.run_id, status]);
+  const path = `/jobs/${job.job_id}/runs/${run.run_id}/results`;
+  const page = useLoad(() => get(path, { status, limit: PAGE, cursor: cursors.at(-1) }), [path, status, cursors, run.status]);
+  const show = (task) => openDialog({ title: "Task", wide: true, body: html`<${Task} job=${job} run=${run} task=${task} />` });
+  const address = (name) => `${link("jobs", job.job_id, "rows")}?${new URLSearchParams({ ...(query.run ? { run: query.run } : {}), ...(name === "all" ? {} : { status: name }) })}`;
+  return html`
+    <div class="bar-of-filters">
+      <nav class="switch" aria-label="Status">
+        ${Object.entries(FILTERS).map(([name, label]) => html`<a href=${address(name)} aria-current=${name === status ? "true" : null}>${label}</a>`)}
+      </nav>
+      <input type="search" aria-label="Filter this page" placeholder="Filter this page by URL or id" value=${text} onInput=${(event) => setText(event.target.value)} />
+      <button class="quiet" onClick=${page.reload}>Refresh</button>
+    </div>
+    <${Loaded} of=${page}>${({ results, next_cursor: next }) => html`
+      <${Table} rows=${results.filter((row) => matches(row, text))} show=${show} />
+      <p class="pages">
+        <button disabled=${cursors.length === 1} onClick=${() => setCursors(cursors.slice(0, -1))}>← Previous</button>
+        <span class="muted">Page ${cursors.length}</span>
+        <button disabled=${!next} onClick=${() => setCursors([...cursors, next])}>Next →</button>
+      </p>`}<//>`;
+}
+
+const matches = (row, text) =>
+  !text || [row.url, row.final_url, row.external_id, row.task_id, row.error?.code].join("\n").toLowerCase().includes(text.toLowerCase());
+
+function Table({ rows, show }) {
+  if (!rows.length) return html`<${Empty} title="No rows here" />`;
+  return html`
+    <div class="scroll">
+      <table class="rows stacks">
+        <thead><tr><th>URL</th><th>Status</th><th>Outcome</th><th class="right">HTTP</th><th class="right">Size</th><th class="right">Duration</th></tr></thead>
+        <tbody>
+          ${rows.map((row) => html`
+            <tr key=${row.task_id}>
+              <td class="name"><button class="link" onClick=${() => show(row)}><bdi>${row.url}</bdi></button>${row.final_url && html`<small>→ <bdi>${row.final_url}</bdi></small>`}</td>
+              <td><${Status} of=${row.status} /></td>
+              <td class="outcome">${row.error ? html`<bdi>${row.error.title}</bdi>` : html`<span class="muted">${row.type ? words(row.type) : "–"}</span>`}</td>
+              <td class="right" data-label="HTTP">${row.http_status ?? "–"}</td>
+              <td class="right" data-label="Size">${bytes(row.size)}</td>
+              <td class="right" data-label="Duration">${millis(row.duration_ms)}</td>
+            </tr>`)}
+        </tbody>
+      </table>
+    </div>`;
+}

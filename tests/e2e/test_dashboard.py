@@ -1,0 +1,541 @@
+"""The dashboard in a real browser, over a real service: what people see and do with it."""
+
+import gzip
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, Literal
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.certificates import Authority
+from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
+from tests.e2e.polling import ended, until
+from tests.e2e.receiver import Receiver, receiving
+from tests.harness.dashboard import DESKTOP, PATIENCE, PHONE, Visitor, visiting
+from tests.harness.programs import Program, service
+
+try:
+    from compression import zstd
+except ImportError:
+    from backports import zstd
+
+pytestmark = pytest.mark.browser
+
+Scheme = Literal["light", "dark"]
+
+expect.set_options(timeout=PATIENCE)
+
+OK = "https://ok.example"
+GONE = "https://permanent.example"
+SLOW = "https://slow.example/?ms=60000"
+
+
+@pytest.fixture(scope="module")
+def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
+    with receiving(Authority(tmp_path_factory.mktemp("certificates"))) as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def running(
+    gateway: Program, receiver: Receiver, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Program]:
+    environ = FAST_RETRIES | SHORT_GRACE | receiver.environ
+    data = tmp_path_factory.mktemp("data")
+    with service(data=data, gateway=gateway.url, environ=environ) as program:
+        yield program
+
+
+@pytest.fixture
+def root(running: Program) -> str:
+    return running.url.removesuffix("/v1")
+
+
+@pytest.fixture
+def key(request: pytest.FixtureRequest) -> str:
+    """A caller of its own for each test."""
+    return f"key of {request.node.name}"
+
+
+@pytest.fixture
+def api(running: Program, key: str) -> Iterator[httpx.Client]:
+    with client_of(running, key=key) as client:
+        yield client
+
+
+@pytest.fixture
+def visitor(browser: Browser, root: str, key: str) -> Iterator[Visitor]:
+    with visiting(browser, root, key) as visitor:
+        yield visitor
+        assert visitor.complaints == []
+
+
+def submit(api: httpx.Client, *urls: str, **fields: Any) -> str:
+    body = {"tasks": [{"url": url} for url in urls], **fields}
+    job_id: str = api.post("/jobs", json=body).raise_for_status().json()["job_id"]
+    return job_id
+
+
+def latest_run(api: httpx.Client, job_id: str) -> dict[str, Any]:
+    run: dict[str, Any] = api.get(f"/jobs/{job_id}").raise_for_status().json()["latest_run"]
+    return run
+
+
+# What everyone does: run by `make test`.
+
+
+def test_pasted_urls_are_followed_to_their_end_and_a_failed_group_is_rerun(
+    visitor: Visitor, api: httpx.Client
+) -> None:
+    page = visitor.open("submit", "textarea")
+    urls = [f"{OK}/{n}" for n in range(3)] + [f"{GONE}/{n}" for n in range(2)]
+    page.get_by_label("URLs, one a line").fill("\n".join(urls))
+    page.get_by_role("textbox", name="Name", exact=True).fill("Pasted")
+    page.get_by_role("button", name="Submit job").click()
+
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Completed")
+    job_id = re.findall(r"#/jobs/(\w+)", page.url)[0]
+    expect(page.locator(".funnel")).to_contain_text("Successful3")
+    page.get_by_role("link", name=re.compile("^Failures 2")).click()
+    group = page.get_by_role("article")
+    expect(group).to_contain_text("permanent.example")
+    expect(group).to_contain_text("RESP002")
+    expect(group).to_contain_text(f"{GONE}/0")
+
+    group.get_by_role("button", name="Rerun this group").click()
+    page.get_by_role("button", name="Add parameter").click()
+    page.get_by_label("Parameter", exact=True).fill("premium_proxy")
+    page.get_by_label("Value").fill("true")
+    page.get_by_role("dialog").get_by_role("button", name="Rerun").click()
+
+    expect(page.get_by_text("Run 2 has begun")).to_be_visible()
+    expect(page.locator(".figures")).to_contain_text("Inherited3")
+    run = ended(api, job_id)
+    assert (run["run_sequence"], run["stats"]["completed"], run["inherited_tasks"]) == (2, 5, 3)
+
+    visitor.open("", "table.jobs")
+    expect(page.get_by_role("row", name="Pasted")).to_contain_text("2 failed")
+    assert {urlsplit(url).netloc for url in visitor.requested} == {urlsplit(visitor.root).netloc}
+
+
+def test_a_row_shows_its_attempts_and_its_page_in_a_frame_that_can_do_nothing(
+    visitor: Visitor, api: httpx.Client
+) -> None:
+    job_id = submit(api, f"{OK}/?final=https://ok.example/moved", f"{GONE}/x")
+    ended(api, job_id)
+    page = visitor.open(f"jobs/{job_id}/rows", "table.rows")
+    row = page.get_by_role("row", name="/moved")
+    expect(row).to_contain_text("kB")
+    row.get_by_role("button").click()
+    panel = page.get_by_role("dialog")
+    expect(panel.locator(".timeline")).to_contain_text("Scraped")
+    frame = panel.locator("iframe")
+    expect(frame).to_have_attribute("sandbox", "")
+    expect(frame).to_have_attribute("src", re.compile("^blob:"))
+    expect(panel.frame_locator("iframe").locator("body")).to_contain_text("queue")
+    panel.get_by_role("button", name="Source").click()
+    expect(panel.locator("pre")).to_contain_text("<title>Mock page</title>")
+    page.keyboard.press("Escape")
+    expect(panel).to_have_count(0)
+    page.get_by_role("link", name="Failed", exact=True).click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_contain_text("Page not found")
+
+
+# Hostile texts, and other callers.
+
+EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+EVIL_PAGE = f"""<!doctype html><title>{EVIL}</title><base href="https://evil.example/">
+<meta http-equiv="refresh" content="0;url=https://evil.example/refresh">
+<script>parent.alert(1); fetch("https://evil.example/fetch")</script>
+<style>@import "https://evil.example/style"; body {{ background: url(https://evil.example/bg) }}</style>
+<body onload="alert(3)" style="background: url(https://evil.example/inline)">
+<p>Harmless text</p><img src="https://evil.example/image" onerror="alert(4)">
+<iframe src="https://evil.example/frame"></iframe><svg><image href="https://evil.example/svg"/></svg>
+<form action="https://evil.example/form"><input autofocus></form>
+<a href="javascript:top.alert(5)">link</a></body>"""
+
+
+KNOWN = "https://docs.zenrows.com/api-error-codes#RESP002"
+
+
+class _HostileGateway(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        [target] = parse_qs(urlsplit(self.path).query)["url"]
+        if "//page." in target:
+            self._send(200, "text/html", EVIL_PAGE.encode())
+        else:
+            problem = {
+                "code": "RESP002",
+                "title": EVIL,
+                "detail": EVIL,
+                "status": 404,
+                "type": KNOWN,
+            }
+            self._send(404, "application/problem+json", json.dumps(problem).encode())
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Zr-Final-Url", "https://page.example/%3Cscript%3Ealert(1)%3C/script%3E")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *given: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hostile_gateway() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _HostileGateway)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+def test_hostile_names_errors_and_pages_are_shown_as_text_and_run_nothing(
+    browser: Browser, hostile_gateway: str, tmp_path: Path
+) -> None:
+    environ = FAST_RETRIES | SHORT_GRACE
+    with (
+        service(data=tmp_path, gateway=hostile_gateway, environ=environ) as program,
+        client_of(program, key="my-key") as api,
+        visiting(browser, program.url.removesuffix("/v1")) as visitor,
+    ):
+        dialogs: list[str] = []
+        visitor.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+        urls = [f"https://page.example/?q={EVIL}", "https://bad.example/'\"><script>alert(1)"]
+        job_id = submit(api, *urls, name=EVIL, metadata={EVIL[:100]: EVIL}, retries=0)
+        ended(api, job_id)
+
+        page = visitor.open("", "table.jobs")
+        expect(page.get_by_role("link", name=EVIL)).to_be_visible()
+        visitor.open(f"jobs/{job_id}", ".facts")
+        expect(page.locator(".facts")).to_contain_text(EVIL)
+        visitor.open(f"jobs/{job_id}/failures", ".group")
+        expect(page.locator(".group").get_by_text(EVIL, exact=True)).to_be_visible()
+        visitor.open(f"jobs/{job_id}/rows", "table.rows")
+        page.get_by_role("row", name="page.example/?q").get_by_role("button").click()
+        frame = page.frame_locator("iframe")
+        expect(frame.locator("body")).to_contain_text("Harmless text")
+        page.get_by_role("button", name="Source").click()
+        expect(page.locator("pre")).to_contain_text("parent.alert(1)")
+
+        assert page.locator("script").count() == 3, "a script was added to the page"
+        assert dialogs == []
+        assert visitor.complaints == []
+        hosts = {urlsplit(url).hostname for url in visitor.requested if url.startswith("http")}
+        assert hosts == {"127.0.0.1"}
+
+
+@pytest.mark.long
+def test_a_key_is_asked_for_kept_in_the_tab_and_shows_its_owners_jobs_alone(
+    browser: Browser, gateway: Program, tmp_path: Path
+) -> None:
+    environ = SHORT_GRACE | {"CONVEYOR_API_KEYS": "alice-key,bob-key"}
+    with (
+        service(data=tmp_path, gateway=gateway.url, environ=environ) as program,
+        client_of(program, key="alice-key") as alice,
+        client_of(program, key="bob-key") as bob,
+        visiting(browser, program.url.removesuffix("/v1")) as visitor,
+    ):
+        submit(alice, f"{OK}/", name="Of Alice")
+        secret = submit(bob, f"{OK}/secret", name="Of Bob")
+        page = visitor.open("", "form.sign-in")
+        page.get_by_label("API key").fill("a-guess")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_contain_text("does not accept")
+        page.get_by_label("API key").fill("alice-key")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("link", name="Of Alice")).to_be_visible()
+        expect(page.get_by_text("Of Bob")).to_have_count(0)
+        assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+
+        for tab in ("", "/failures", "/rows", "/runs", "/settings"):
+            visitor.open(f"jobs/{secret}{tab}", "[role=alert]")
+            assert "secret" not in page.locator("main").inner_text()
+            assert "Of Bob" not in page.locator("main").inner_text()
+
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("API key")).to_be_visible()
+        assert page.evaluate("sessionStorage.length") == 0
+        assert not [url for url in visitor.requested if "alice-key" in url]
+
+
+# Every page and action: `make test-long`.
+
+
+LOOKS: list[tuple[tuple[int, int], Scheme]] = [
+    (DESKTOP, "light"),
+    (DESKTOP, "dark"),
+    (PHONE, "light"),
+    (PHONE, "dark"),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("look", LOOKS, ids=str)
+def test_every_page_is_accessible_and_fits(
+    browser: Browser, root: str, api: httpx.Client, key: str, look: tuple[tuple[int, int], Scheme]
+) -> None:
+    size, scheme = look
+    failed = submit(api, f"{OK}/{'long/' * 30}", f"{GONE}/x", name="With failures " * 6)
+    ended(api, failed)
+    live = submit(api, SLOW, f"{OK}/1", name="Live")
+    submit(api, f"{OK}/", status="open")
+    calendar = {"times_of_day": ["09:00"], "cadence": {"weekly": {"days": ["mon"]}}}
+    schedule = {"calendar": calendar, "timezone": "Europe/Berlin"}
+    scheduled = submit(api, f"{OK}/", type="scheduled", schedule=schedule)
+    pages = {
+        "": "table.jobs",
+        "submit": "textarea",
+        f"jobs/{live}": ".funnel",
+        f"jobs/{failed}": ".reasons",
+        f"jobs/{failed}/failures": ".group",
+        f"jobs/{failed}/rows": "table.rows",
+        f"jobs/{failed}/runs": ".run",
+        f"jobs/{failed}/settings": "text=Add webhook",
+        f"jobs/{scheduled}": "text=Next run",
+        f"jobs/{scheduled}/settings": "text=Edit schedule",
+    }
+    with visiting(browser, root, key, size=size, scheme=scheme) as visitor:
+        for path, wait_for in pages.items():
+            visitor.open(path, wait_for)
+            assert (path, visitor.findings(), visitor.overflow) == (path, [], 0)
+        page = visitor.open(f"jobs/{failed}/rows", "table.rows")
+        page.locator("tbody button").first.click()
+        page.wait_for_selector("iframe")
+        assert (visitor.findings(), visitor.overflow) == ([], 0)
+        page.keyboard.press("Escape")
+        visitor.open(f"jobs/{scheduled}/settings", "text=Edit schedule")
+        page.get_by_role("button", name="Edit schedule").click()
+        page.wait_for_selector("dialog form")
+        assert (visitor.findings(), visitor.overflow) == ([], 0)
+        assert visitor.complaints == []
+
+
+@pytest.mark.long
+def test_a_live_run_is_paused_resumed_stopped_and_deleted(
+    visitor: Visitor, api: httpx.Client
+) -> None:
+    job_id = submit(
+        api, *(f"https://slow.example/{n}?ms=300" for n in range(2_000)), max_inflight=5
+    )
+    page = visitor.open(f"jobs/{job_id}", ".funnel")
+    heading = page.get_by_role("heading", level=1)
+    expect(page.locator(".plot canvas")).to_be_visible()
+    visitor.confirm("Pause")
+    expect(heading).to_contain_text("Paused")
+    assert latest_run(api, job_id)["pause_state"] == "paused"
+    visitor.confirm("Resume")
+    expect(heading).to_contain_text("Running")
+    visitor.confirm("Stop")
+    expect(heading).to_contain_text("Stopped")
+    page.get_by_role("button", name="Rerun", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("Unfinished tasks")
+    page.keyboard.press("Escape")
+    visitor.confirm("Delete")
+    expect(heading).to_have_text("Jobs")
+    assert api.get(f"/jobs/{job_id}").status_code == 404
+
+
+@pytest.mark.long
+def test_an_open_job_is_closed_rerun_whole_and_one_of_its_runs_is_deleted(
+    visitor: Visitor, api: httpx.Client
+) -> None:
+    job_id = submit(api, f"{OK}/1", f"{OK}/2", status="open")
+    page = visitor.open(f"jobs/{job_id}", ".funnel")
+    heading = page.get_by_role("heading", level=1)
+    expect(heading).to_contain_text("Waiting for tasks")
+    visitor.confirm("Close", "Close job")
+    expect(heading).to_contain_text("Completed")
+    visitor.confirm("Rerun")
+    until(lambda: latest_run(api, job_id)["run_sequence"] == 2)
+    ended(api, job_id)
+    visitor.open(f"jobs/{job_id}/runs", ".run")
+    expect(page.locator(".run")).to_have_count(2)
+    page.locator(".run").last.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.locator(".run")).to_have_count(1)
+
+
+@pytest.mark.long
+def test_an_export_is_made_and_downloaded(visitor: Visitor, api: httpx.Client) -> None:
+    job_id = submit(api, f"{OK}/1", f"{OK}/2")
+    ended(api, job_id)
+    page = visitor.open(f"jobs/{job_id}", ".funnel")
+    page.get_by_role("button", name="Export").click()
+    with page.expect_download() as started:
+        page.get_by_role("link", name="Download").click()
+    with zipfile.ZipFile(started.value.path()) as packed:
+        assert len(packed.namelist()) >= 3
+
+
+@pytest.mark.long
+def test_a_schedule_is_set_edited_paused_resumed_and_run_by_hand(
+    visitor: Visitor, api: httpx.Client
+) -> None:
+    page = visitor.open("submit", "textarea")
+    page.get_by_label("URLs, one a line").fill(f"{OK}/")
+    page.get_by_text("More settings").click()
+    page.get_by_label("Run by a schedule").check()
+    page.get_by_label("Every").fill("3")
+    page.get_by_role("button", name="Schedule job").click()
+    expect(page.get_by_text("Every 3 days").first).to_be_visible()
+    job_id = re.findall(r"#/jobs/(\w+)", page.url)[0]
+
+    visitor.open(f"jobs/{job_id}/settings", "text=Edit schedule")
+    page.get_by_role("button", name="Edit schedule").click()
+    page.locator(".field", has_text=re.compile("^Runs")).locator("select").select_option("calendar")
+    page.get_by_label("Times of day").fill("06:00, 18:00")
+    page.locator(".field", has_text=re.compile("^Days")).locator("select").select_option("weekly")
+    page.get_by_label("Fri").check()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("On Mon, Fri at 06:00, 18:00")).to_be_visible()
+    visitor.confirm("Pause schedule", "Pause")
+    until(lambda: api.get(f"/jobs/{job_id}").json()["schedule_state"] == "paused")
+    visitor.confirm("Resume schedule", "Resume")
+    job = until(lambda: _active(api, job_id))
+    assert job["schedule"]["calendar"]["cadence"] == {"weekly": {"days": ["mon", "fri"]}}
+    visitor.confirm("Run now")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Completed")
+    visitor.open("?show=scheduled", "table.jobs")
+    expect(page.locator("tbody tr")).to_contain_text("next in")
+
+
+def _active(api: httpx.Client, job_id: str) -> dict[str, Any] | None:
+    job: dict[str, Any] = api.get(f"/jobs/{job_id}").json()
+    return job if job["schedule_state"] == "active" else None
+
+
+@pytest.mark.long
+def test_a_webhook_is_added_tested_redelivered_and_removed(
+    visitor: Visitor, api: httpx.Client, receiver: Receiver
+) -> None:
+    job_id = submit(api, f"{OK}/")
+    ended(api, job_id)
+    page = visitor.open(f"jobs/{job_id}/settings", "text=Add webhook")
+    page.get_by_role("button", name="Add webhook").click()
+    page.get_by_label("URL").fill(receiver.url("/dashboard"))
+    page.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="Send test event").click()
+    expect(page.get_by_text("accepted the test event")).to_be_visible()
+    assert len(receiver.told_of("/dashboard")) == 1
+
+    visitor.confirm("Rerun")
+    until(lambda: len(receiver.told_of("/dashboard")) == 2)
+    visitor.open(f"jobs/{job_id}/settings", ".deliveries")
+    visitor.confirm("Deliver again")
+    until(lambda: len(receiver.told_of("/dashboard")) == 3)
+    visitor.confirm("Remove")
+    expect(page.get_by_role("button", name="Add webhook")).to_be_visible()
+    assert api.get(f"/jobs/{job_id}/webhook").status_code == 404
+
+
+CSV = b"sku,link\n" + b"".join(b"%d,https://ok.example/%d\n" % (n, n) for n in range(20))
+NDJSON = b"".join(b'{"url": "https://ok.example/%d"}\n' % n for n in range(20))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("list.csv", CSV),
+        ("list.csv.gz", gzip.compress(CSV)),
+        ("list.ndjson", NDJSON),
+        ("list.ndjson.zst", zstd.compress(NDJSON)),
+        ("list.txt", b"https://ok.example/1\n" * 19 + b"no url\n" + b"https://ok.example/2\n"),
+    ],
+)
+def test_a_list_is_uploaded(visitor: Visitor, api: httpx.Client, name: str, content: bytes) -> None:
+    page = visitor.open("submit", "textarea")
+    page.get_by_role("button", name="Upload a list").click()
+    files: Any = {"name": name, "mimeType": "application/octet-stream", "buffer": content}
+    page.get_by_label("List of tasks").set_input_files(files)
+    expect(page.get_by_role("textbox", name="Name", exact=True)).to_have_value(name)
+    page.get_by_role("button", name="Submit job").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Completed")
+    expect(page.locator(".funnel")).to_contain_text("Successful20")
+
+
+@pytest.mark.long
+def test_a_refused_list_says_which_tasks_are_bad(visitor: Visitor) -> None:
+    page = visitor.open("submit", "textarea")
+    page.get_by_label("URLs, one a line").fill("https://ok.example/\nnonsense\n")
+    page.get_by_role("button", name="Submit job").click()
+    expect(page.get_by_role("alert")).to_contain_text("Task 2: Malformed url nonsense")
+    visitor.complaints.clear()  # the browser reports the 400 itself
+
+
+@pytest.mark.long
+def test_jobs_are_searched_filtered_and_paged(visitor: Visitor, api: httpx.Client) -> None:
+    for number in range(55):
+        submit(api, f"{OK}/", name=f"Job {number}", metadata={"team": f"team-{number % 2}"})
+    page = visitor.open("", "table.jobs")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(50)
+    page.get_by_role("button", name="Show older jobs").click()
+    expect(rows).to_have_count(55)
+    page.get_by_label("Search jobs").fill("Job 7")
+    expect(rows).to_have_count(1)
+    page.get_by_label("Search jobs").fill("")
+    page.get_by_role("link", name="With failures").click()
+    expect(page.get_by_text("No job matches")).to_be_visible()
+
+
+@pytest.mark.long
+def test_the_keyboard_is_enough(visitor: Visitor, api: httpx.Client) -> None:
+    job_id = submit(api, SLOW)
+    page = visitor.open(f"jobs/{job_id}", ".funnel")
+    page.get_by_role("button", name="Pause").focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    page.keyboard.press("Enter")
+    dialog.get_by_role("button", name="Pause").focus()
+    page.keyboard.press("Space")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Paused")
+
+
+@pytest.mark.long
+def test_a_broken_stream_is_resumed(visitor: Visitor, api: httpx.Client) -> None:
+    job_id = submit(api, *(f"https://slow.example/{n}?ms=200" for n in range(40)), max_inflight=4)
+    cut: list[str] = []
+
+    def once(route: Any) -> None:
+        if cut:
+            route.continue_()
+        else:
+            cut.append(route.request.url)
+            route.fulfill(status=200, content_type="text/event-stream", body=": cut\n\n")
+
+    visitor.page.route("**/events", once)
+    page = visitor.open(f"jobs/{job_id}", ".funnel")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Completed")
+    assert cut
+
+
+def test_the_page_says_what_a_browser_may_do(root: str) -> None:
+    answer = httpx.get(root)
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert answer.headers["cache-control"] == "no-cache"
+    for asset in re.findall(r'(?:src|href)="(assets/[^"]+)"', answer.text):
+        found = httpx.get(f"{root}/{asset}")
+        assert (found.status_code, found.headers["cache-control"]) == (200, "no-cache")
+    assert httpx.get(f"{root}/assets/..%2f..%2fapp.py").status_code == 404
