@@ -33,7 +33,7 @@ ID_PREFIX = re.compile(r"[0-9A-HJKMNP-TV-Z]{6,25}", re.ASCII | re.IGNORECASE)
 MOST_SEARCHED = 1_000  # jobs, the newest first
 COMPLETED = 50  # jobs that a shell completes
 # Sent to a service of this machine when no key is given: with `auth = dev` it accepts any.
-LOCAL_KEY = "local"
+LOCAL_KEY = "my-key"
 LOCAL = re.compile(r"https?://(127\.[0-9.]+|localhost|\[::1\])(:\d+)?(/.*)?", re.ASCII)
 OUTAGE = 60.0  # seconds that a long command waits for the service: a restart takes less
 ONCE = Patience(attempts=1)
