@@ -1,16 +1,22 @@
 """Calls of other processes, and errors of single entries, in the middle of calls for tasks."""
 
+import asyncio
 from collections.abc import Sequence
+from itertools import count
+from typing import Any
 
 import pytest
 
+from conveyor.adapters.aws.dynamodb.batches import DynamoDbBatches, StatementResult
 from conveyor.adapters.aws.dynamodb.layout import ItemKey
+from conveyor.adapters.aws.dynamodb.table import DynamoTable
 from conveyor.adapters.aws.dynamodb.task_engine import DynamoTaskRows
 from conveyor.domain.ids import TaskId
 from conveyor.domain.job import RunPlace
-from conveyor.domain.task import NewRow
+from conveyor.domain.task import NewRow, TaskStatus
+from conveyor.errors import Unavailable
 from conveyor.testing.factories import JOB, RUN, a_task_spec, new_tasks
-from tests.unit.adapters.aws.test_dynamodb_tasks import World, run
+from tests.unit.adapters.aws.test_dynamodb_tasks import LEASE, World, given_tasks, run
 
 LONG_URL = f"https://a.example/{'x' * 500}"
 
@@ -55,5 +61,60 @@ def test_a_task_whose_url_is_gone_does_not_exist() -> None:
             assert [task.id for task in await rows.claims.take(RUN, ids)] == ids[1:]
         other = await world.open("other")
         assert [task.id for task in await other.claims.take(RUN, ids)] == ids[1:]
+
+    run(main())
+
+
+# Errors of single rows.
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_an_error_of_one_claim_leaves_the_others_in_the_hands_of_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+    is_done: bool,
+) -> None:
+    async def main() -> None:
+        world = World()
+        rows = await world.open()
+        ids = await given_tasks(rows, 10)
+        execute = DynamoDbBatches.execute
+
+        async def execute_some(
+            batches: DynamoDbBatches, statements: Sequence[Any], **more: Any
+        ) -> Sequence[StatementResult]:
+            results = await execute(batches, statements[0 if is_done else 1 :], **more)
+            return [StatementResult(None, "InternalServerError"), *results[-9:]]
+
+        monkeypatch.setattr(DynamoDbBatches, "execute", execute_some)
+        taken = await rows.claims.take(RUN, ids)
+        assert sorted(task.id for task in taken) == ids
+        claimed = [task.id for task in taken if task.status is TaskStatus.PROCESSING]
+        assert sorted(claimed) == ids[0 if is_done else 1 :]
+
+    run(main())
+
+
+def test_a_lapsed_task_that_cannot_be_taken_over_holds_back_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        world = World()
+        dead, rows = await world.open("dead"), await world.open()
+        ids = await given_tasks(dead, 3)
+        await dead.claims.take(RUN, ids)
+        await asyncio.sleep(LEASE.total_seconds() + 1)
+        put, calls = DynamoTable.put, count()
+
+        async def put_one(table: DynamoTable, *args: Any) -> None:
+            if next(calls):
+                raise Unavailable("throttled")
+            await put(table, *args)
+
+        monkeypatch.setattr(DynamoTable, "put", put_one)
+        taken = await rows.claims.take(RUN, ids)
+        assert sorted(task.id for task in taken) == ids
+        assert [task.holder for task in taken].count("one") == 1
+        with pytest.raises(Unavailable):
+            await (await world.open("two")).claims.take(RUN, ids)
 
     run(main())

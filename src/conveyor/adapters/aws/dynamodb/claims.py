@@ -19,18 +19,23 @@ from typing import Any, TypeVar
 import msgspec
 
 from conveyor.adapters.aws.dynamodb.batches import MOST_STATEMENTS, StatementResult
-from conveyor.adapters.aws.dynamodb.layout import PK, SK, ItemKey
+from conveyor.adapters.aws.dynamodb.claim_statements import (
+    CLAIM,
+    PROCESSING,
+    RENEW,
+    RETRY,
+    RETRY_FIELDS,
+    number,
+    texts,
+)
+from conveyor.adapters.aws.dynamodb.layout import ItemKey
 from conveyor.adapters.aws.dynamodb.table import Condition, DynamoTable
 from conveyor.adapters.aws.dynamodb.task_items import (
     CLAIM_NO,
-    CLAIMED,
     DUE,
-    FIELDS,
-    HEAVY_BYTES,
     HOLDER,
     STATUS,
     TOKEN,
-    UPDATED,
     NewParts,
     PackedRow,
     TaskRow,
@@ -60,7 +65,6 @@ from conveyor.domain.job import ROW_VERSION, RunPlace
 from conveyor.domain.task import (
     Settlement,
     Task,
-    TaskStatus,
     as_claimed,
     as_listed,
     counted,
@@ -74,20 +78,6 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.work import CLAIM_BYTES, Held, Released
 
 MOST_HELD = 20_000  # rows of claims that a process remembers
-PROCESSING = TaskStatus.PROCESSING
-HELD = f"{CLAIM_NO} = ? AND {HOLDER} = ? AND {STATUS} = '{PROCESSING}'"
-CLAIM = f"""
-UPDATE "{{table}}" SET {STATUS} = '{PROCESSING}' SET {CLAIM_NO} = {CLAIM_NO} + 1 SET {HOLDER} = ?
-SET {TOKEN} = ? SET {DUE} = ? SET {CLAIMED} = ? SET {UPDATED} = ?
-WHERE {PK} = ? AND {SK} = ? AND {STATUS} = '{TaskStatus.PENDING}' AND {DUE} <= ?
-AND {HEAVY_BYTES} IS MISSING RETURNING ALL NEW *
-"""  # noqa: S608 - of constants
-RENEW = f'UPDATE "{{table}}" SET {DUE} = ? WHERE {PK} = ? AND {SK} = ? AND {HELD}'  # noqa: S608
-RETRY_FIELDS = (STATUS, DUE, UPDATED, TOKEN, FIELDS)
-RETRY = f"""
-UPDATE "{{table}}" {" ".join(f"SET {name} = ?" for name in RETRY_FIELDS)} REMOVE {HOLDER}
-WHERE {PK} = ? AND {SK} = ? AND {HELD}
-"""
 _Item = TypeVar("_Item")
 
 
@@ -128,18 +118,26 @@ class DynamoClaims:
         batches = [partial(self._claim, batch, now, token) for batch in _batches(keys)]
         results = [result for batch in await together(batches) for result in batch]
         rows = [row_of(item, place) for item in await self._items(keys, results)]
-        return await self._as_seen(await self._take_others(place, rows, now, token))
+        errors = {
+            key: one.error
+            for key, one in zip(keys, results, strict=True)
+            if one.error not in {"", CONDITION}
+        }
+        seen = await self._take_others(place, rows, now, token, errors)
+        if errors and not any(row.token == token for row in seen):
+            raise Unavailable(f"dynamodb: no task could be claimed: {next(iter(errors.values()))}")
+        return await self._as_seen(seen)
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         claims = _newest(held)
         keys = await together([partial(self._key, claim) for claim in claims])
         known = [(claim, key) for claim, key in zip(claims, keys, strict=True) if key]
-        due = _number(stamp(self._clock.now() + self._lease))
+        due = number(stamp(self._clock.now() + self._lease))
         statement = RENEW.format(table=self._table.name)
         statements = [
             {
                 "Statement": statement,
-                "Parameters": [due, *_texts(*key), *self._fence(claim.claim_no)],
+                "Parameters": [due, *texts(*key), *self._fence(claim.claim_no)],
             }
             for claim, key in known
         ]
@@ -197,44 +195,56 @@ class DynamoClaims:
     async def _claim(
         self, keys: Sequence[ItemKey], now: datetime, token: str
     ) -> Sequence[StatementResult]:
-        moment, due = _number(stamp(now)), _number(stamp(now + self._lease))
+        moment, due = number(stamp(now)), number(stamp(now + self._lease))
         statement = CLAIM.format(table=self._table.name)
-        claim = [*_texts(self._holder, token), due, moment, moment]
-        return await self._table.batches.execute(
-            [
-                {
-                    "Statement": statement,
-                    "Parameters": [*claim, *_texts(*key), moment],
-                    "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-                }
-                for key in keys
-            ],
-            repeatable=True,
-        )
+        claim = [*texts(self._holder, token), due, moment, moment]
+        statements = [
+            {
+                "Statement": statement,
+                "Parameters": [*claim, *texts(*key), moment],
+                "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+            }
+            for key in keys
+        ]
+        try:
+            return await self._table.batches.execute(statements, repeatable=True)
+        except Unavailable as error:
+            return [StatementResult(error=str(error))] * len(keys)
 
     async def _items(
         self, keys: Sequence[ItemKey], results: Sequence[StatementResult]
     ) -> list[Item]:
-        """The rows as they are now. Those that do not exist are left out."""
-        for result in results:
-            if result.error not in {"", CONDITION}:
-                # The row may exist: to leave it out would be wrong.
-                raise Unavailable(f"dynamodb: a task could not be claimed: {result.error}")
+        """The rows as they are now. Those that do not exist are left out.
+
+        A row whose statement had another error than its condition is read: it may be claimed or not.
+        """
         unseen = [key for key, one in zip(keys, results, strict=True) if one.item is None]
         read = await self._table.get_many(unseen) if unseen else {}
         return [*(one.item for one in results if one.item is not None), *read.values()]
 
     async def _take_others(
-        self, place: RunPlace, rows: Sequence[TaskRow], now: datetime, token: str
+        self,
+        place: RunPlace,
+        rows: Sequence[TaskRow],
+        now: datetime,
+        token: str,
+        errors: dict[ItemKey, str],
     ) -> list[TaskRow]:
-        """Claim those that the first request could not: lapsed ones, and those with large specs."""
+        """Claim those that the first request could not: lapsed ones, and those with large specs.
+
+        Rows with `errors` are left as they are, and so are all after the first error here: those
+        that are claimed must not wait for them.
+        """
         room = CLAIM_BYTES - sum(_called_size(row) for row in rows if row.token == token)
         found: list[TaskRow] = []
         for row in rows:
-            if not is_due(row.task, now) or room <= 0:
+            if not is_due(row.task, now) or room <= 0 or errors:
                 found.append(row)
                 continue
-            seen = await self._take_over(place, row, now, token)
+            try:
+                seen = await self._take_over(place, row, now, token)
+            except Unavailable as error:
+                errors[row.key], seen = str(error), row
             if seen:
                 room -= _called_size(seen) if seen.token == token else 0
                 found.append(seen)
@@ -338,7 +348,7 @@ class DynamoClaims:
                     "Statement": statement,
                     "Parameters": [
                         *(end.item[name] for name in RETRY_FIELDS),
-                        *_texts(*end.row.key),
+                        *texts(*end.row.key),
                         *self._fence(claim.claim_no),
                     ],
                     "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
@@ -370,7 +380,7 @@ class DynamoClaims:
         """Rows whose lease had ended then. All rows of the run are read until there are enough."""
         where = Condition(
             f"{STATUS} = :r AND {DUE} <= :d",
-            values={":r": {"S": PROCESSING}, ":d": _number(stamp(then))},
+            values={":r": {"S": PROCESSING}, ":d": number(stamp(then))},
         )
         found: list[TaskRow] = []
         for partition in shard_partitions(place):
@@ -404,9 +414,9 @@ class DynamoClaims:
         condition = Condition(
             f"{CLAIM_NO} = :c AND {STATUS} = :s AND {DUE} = :d",
             values={
-                ":c": _number(row.task.claim_no),
+                ":c": number(row.task.claim_no),
                 ":s": {"S": row.task.status},
-                ":d": _number(stamp(row.task.due_at)) if row.task.due_at else {"NULL": True},
+                ":d": number(stamp(row.task.due_at)) if row.task.due_at else {"NULL": True},
             },
         )
         if by.row.task.is_final:
@@ -438,13 +448,13 @@ class DynamoClaims:
         return row_key(place, claim.run_id, claim.task_id) if place else None
 
     def _fence(self, claim_no: int) -> list[dict[str, str]]:
-        return [_number(claim_no), {"S": self._holder}]
+        return [number(claim_no), {"S": self._holder}]
 
     def _held_condition(self, claim_no: int) -> Condition:
-        number, holder = self._fence(claim_no)
+        claim, holder = self._fence(claim_no)
         return Condition(
             f"{CLAIM_NO} = :c AND {HOLDER} = :h AND {STATUS} = :s",
-            values={":c": number, ":h": holder, ":s": {"S": PROCESSING}},
+            values={":c": claim, ":h": holder, ":s": {"S": PROCESSING}},
         )
 
     def _new_parts(self, row: TaskRow) -> NewParts:
@@ -480,11 +490,3 @@ def _has_token(item: Item | None, token: str) -> bool:
 
 def _batches(given: Sequence[_Item]) -> list[Sequence[_Item]]:
     return [given[at : at + MOST_STATEMENTS] for at in range(0, len(given), MOST_STATEMENTS)]
-
-
-def _texts(*texts: str) -> list[dict[str, str]]:
-    return [{"S": text} for text in texts]
-
-
-def _number(value: int) -> dict[str, str]:
-    return {"N": str(value)}
