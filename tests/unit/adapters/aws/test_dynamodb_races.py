@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -16,7 +17,12 @@ from conveyor.domain.job import RunPlace
 from conveyor.domain.task import NewRow, TaskStatus
 from conveyor.errors import Unavailable
 from conveyor.testing.factories import JOB, RUN, a_task_spec, new_tasks
-from tests.unit.adapters.aws.test_dynamodb_tasks import LEASE, World, given_tasks, run
+from tests.unit.adapters.aws.test_dynamodb_tasks import (
+    LEASE,
+    World,
+    given_tasks,
+    run,
+)
 
 LONG_URL = f"https://a.example/{'x' * 500}"
 
@@ -116,5 +122,30 @@ def test_a_lapsed_task_that_cannot_be_taken_over_holds_back_no_other(
         assert [task.holder for task in taken].count("one") == 1
         with pytest.raises(Unavailable):
             await (await world.open("two")).claims.take(RUN, ids)
+
+    run(main())
+
+
+def test_tasks_that_were_released_are_returned_although_a_later_one_was_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        world = World()
+        rows = await world.open()
+        ids = await given_tasks(rows, 3)
+        await rows.claims.take(RUN, ids)
+        await asyncio.sleep(LEASE.total_seconds() + 1)
+        put, calls = DynamoTable.put, count()
+
+        async def put_one(table: DynamoTable, *args: Any) -> None:
+            if next(calls):
+                raise Unavailable("throttled")
+            await put(table, *args)
+
+        monkeypatch.setattr(DynamoTable, "put", put_one)
+        released = await rows.claims.release_lapsed(RUN, overdue=timedelta(), limit=9)
+        assert len(released) == 1
+        with pytest.raises(Unavailable):
+            await rows.claims.release_lapsed(RUN, overdue=timedelta(), limit=9)
 
     run(main())

@@ -185,7 +185,13 @@ class DynamoClaims:
         now, released = self._clock.now(), list[Released]()
         for row in await self._lapsed(place, run_id, now - overdue, limit):
             freed = self._lost(row, task_rules.release(row.task, now), now)
-            if (await self._replace(place, row, freed)).done:
+            try:
+                result = await self._replace(place, row, freed)
+            except Unavailable:
+                if not released:
+                    raise
+                break  # the caller must send messages for those that are released
+            if result.done:
                 failed = freed.row.task.is_final
                 released.append(Released(run_id, row.task.id, row.task.claim_no, failed))
         return released
