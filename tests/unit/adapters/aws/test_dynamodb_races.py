@@ -4,24 +4,27 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from conveyor.adapters.aws.dynamodb import counters
 from conveyor.adapters.aws.dynamodb.batches import DynamoDbBatches, StatementResult
 from conveyor.adapters.aws.dynamodb.layout import ItemKey
 from conveyor.adapters.aws.dynamodb.table import DynamoTable
 from conveyor.adapters.aws.dynamodb.task_engine import DynamoTaskRows
-from conveyor.domain.ids import TaskId
+from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import RunPlace
 from conveyor.domain.task import NewRow, TaskStatus
 from conveyor.errors import Unavailable
-from conveyor.testing.factories import JOB, RUN, a_task_spec, new_tasks
+from conveyor.testing.factories import JOB, RUN, a_task_spec, new_ids, new_tasks, scraped
 from tests.unit.adapters.aws.test_dynamodb_tasks import (
     LEASE,
     World,
+    given_claims,
     given_tasks,
     run,
+    settle,
 )
 
 LONG_URL = f"https://a.example/{'x' * 500}"
@@ -147,5 +150,46 @@ def test_tasks_that_were_released_are_returned_although_a_later_one_was_not(
         assert len(released) == 1
         with pytest.raises(Unavailable):
             await rows.claims.release_lapsed(RUN, overdue=timedelta(), limit=9)
+
+    run(main())
+
+
+# Counters.
+
+
+def test_a_counter_is_used_again_after_a_settle_that_was_throttled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        world = World()
+        rows = await world.open()
+        transact = DynamoTable.transact
+        for task in await given_claims(rows, 3):
+            monkeypatch.setattr(DynamoTable, "transact", _throttled)
+            with pytest.raises(Unavailable):
+                await settle(rows, [task], scraped())
+            monkeypatch.setattr(DynamoTable, "transact", transact)
+            assert await settle(rows, [task], scraped()) == [True]
+        assert len(world.sorts("C#")) == 1
+
+    run(main())
+
+
+async def _throttled(*_: object) -> None:
+    raise Unavailable("throttled")
+
+
+def test_the_counters_of_the_runs_that_were_used_last_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(counters, "MOST_RUNS", 2)
+        pools = counters.RunCounters(cast("DynamoTable", None), incarnation="i")
+        names = [RunId(name) for name in new_ids(3)]
+        keys = []
+        for number in (0, 1, 0, 2, 0):
+            async with pools.lent(RunPlace(JOB), names[number]) as counter:
+                keys.append(counter.key)
+        assert keys[0] == keys[2] == keys[4]
 
     run(main())

@@ -32,7 +32,7 @@ from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import RunPlace
 
 MOST_COUNTERS = 8  # of a run that one process writes at the same time; further settles wait
-MOST_RUNS = 10_000  # whose counters a process remembers
+MOST_RUNS = 500  # whose counters a process remembers, those that were used last
 PAGE_BYTES = 1_000
 
 Failure = tuple[FailureKey, TaskId]
@@ -166,12 +166,14 @@ class RunCounters:
     @asynccontextmanager
     async def lent(self, place: RunPlace, run_id: RunId) -> AsyncIterator[OwnedCounter]:
         """A counter that nobody else uses meanwhile. It is not lent again unless `is_known`."""
-        pool = self._runs.get(run_id) or self._begin(run_id)
+        pool = self._pool(run_id)
         async with pool.places:
             counter = pool.free.pop() if pool.free else self._new_counter(place, run_id)
-            yield counter
-            if counter.is_known:
-                pool.free.append(counter)
+            try:
+                yield counter
+            finally:
+                if counter.is_known:
+                    pool.free.append(counter)
 
     async def counts(self, place: RunPlace, run_id: RunId) -> Counts:
         counters = await self._read(place, f"C#{run_id}#")
@@ -210,8 +212,9 @@ class RunCounters:
             for item in page["Items"]
         ]
 
-    def _begin(self, run_id: RunId) -> RunPool:
-        self._runs[run_id] = pool = RunPool()
+    def _pool(self, run_id: RunId) -> RunPool:
+        # The last one used goes to the end.
+        self._runs[run_id] = pool = self._runs.pop(run_id, None) or RunPool()
         if len(self._runs) > MOST_RUNS:
             del self._runs[next(iter(self._runs))]
         return pool
