@@ -193,3 +193,29 @@ def test_the_counters_of_the_runs_that_were_used_last_are_remembered(
         assert keys[0] == keys[2] == keys[4]
 
     run(main())
+
+
+# A purge beside an ingest.
+
+
+def test_rows_that_are_added_while_their_run_is_purged_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        world = World()
+        purger, ingest = await world.open("purger"), await world.open("ingest")
+        await given_tasks(ingest, 1)
+        added = iter([new_tasks(RUN, 3)])
+        keys = purger.tasks._counters.keys
+
+        async def keys_while_adding(*args: Any) -> list[ItemKey]:
+            for new in added:
+                await ingest.tasks.add(RUN, new)
+            return await keys(*args)
+
+        monkeypatch.setattr(purger.tasks._counters, "keys", keys_while_adding)
+        while await purger.tasks.discard(RUN, limit=10):
+            pass
+        assert world.keys == []
+
+    run(main())

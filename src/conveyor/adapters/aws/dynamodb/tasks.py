@@ -201,8 +201,8 @@ class DynamoTasks:
         page = _Page(place, limit, -1, None, whole=True)
         page.add(items)
         if not page.rows:
-            await self._discard_rest(place, run_id)
-            return 0
+            is_over = await self._discard_rest(place, run_id)
+            return 0 if is_over else await self.discard(run_id, limit=limit)
         # The rows come first, so that nobody claims one without its parts. If the process dies in
         # between, the parts are removed when the last row is gone.
         await self._parts.remove([row.key for row in page.rows])
@@ -210,10 +210,19 @@ class DynamoTasks:
         await self._remove_parts(place, first, last + END)
         return len(page.rows)
 
-    async def _discard_rest(self, place: RunPlace, run_id: RunId) -> None:
+    async def _discard_rest(self, place: RunPlace, run_id: RunId) -> bool:
+        """Remove what is not a row; whether nothing is left.
+
+        Rows may have been added since they were looked for. An `add` that ends later than the
+        removal of the entry restores it; the rows of an earlier one are seen here.
+        """
         await self._remove_parts(place, f"P#{run_id}#", f"P#{run_id}#{END}")
         await self._parts.remove(await self._counters.keys(place, run_id))
         await self._directory.remove(run_id)
+        if not await TaskRange(self._table, place, run_id).next(1):
+            return True
+        await self._directory.restore(run_id, place)
+        return False
 
     async def _remove_parts(self, place: RunPlace, first: str, last: str) -> None:
         items = await self._between(place, first, last, ProjectionExpression=f"{PK}, {SK}")
