@@ -321,7 +321,7 @@ def _accept_metadata(metadata: dict[str, str]) -> str:
 def _accept_shaped(
     task: TaskInput, job: Params, url: str, metadata: str | None, limits: Limits
 ) -> TaskSpec:
-    method = (task.method or "GET").upper()
+    method = "GET" if task.method is None else task.method.upper()
     if method not in {"GET", "POST"}:
         raise Unfit(Reason.UNSUPPORTED_METHOD, task.method)
     try:

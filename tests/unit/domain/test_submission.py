@@ -483,6 +483,7 @@ def test_metadata_at_its_bounds_is_kept_in_order() -> None:
         ("invalid_param_value", {"zenrows_params": []}),
         ("invalid_param_value", {"zenrows_params": {"mode": "auto", "premium_proxy": True}}),
         ("unsupported_method", {"method": "PUT"}),
+        ("unsupported_method", {"method": ""}),
         ("unsupported_method", {"method": "GET "}),
         ("unsupported_method", {"method": 1}),
         ("body_not_allowed", {"body": "x"}),
