@@ -89,9 +89,9 @@ def test_ids_are_completed_and_an_unreachable_service_completes_none(
 @pytest.mark.parametrize(
     ("url", "key"),
     [
-        ("http://127.0.0.1:8080/v1", "local"),
-        ("http://localhost:8080/v1", "local"),
-        ("http://[::1]:8080/v1", "local"),
+        ("http://127.0.0.1:8080/v1", "my-key"),
+        ("http://localhost:8080/v1", "my-key"),
+        ("http://[::1]:8080/v1", "my-key"),
         ("https://localhost.example.com/v1", None),
         ("https://127.0.0.1.example.com/v1", None),
     ],
