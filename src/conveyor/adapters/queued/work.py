@@ -20,6 +20,7 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
+import structlog
 
 from conveyor.domain import concurrency
 from conveyor.domain.ids import RunId, TaskId
@@ -36,6 +37,8 @@ from conveyor.ports.claims import Claims
 from conveyor.ports.clock import Clock
 from conveyor.ports.queues import TASK_MESSAGE_VERSION, Queues, TaskMessage
 from conveyor.ports.work import CLAIM_BYTES, Held, Released
+
+log = structlog.get_logger()
 
 MOST_RECEIVED = 10
 MOST_REMEMBERED = 10_000  # runs, and tasks that failed for their lost workers
@@ -148,7 +151,7 @@ class QueuedWork:
             if claim not in self._settling:
                 self._receipts.pop(claim, None)
         known = _grouped((one.run_id, one) for one in held if one in self._receipts)
-        await _side_by_side([partial(self._hide, *group) for group in known.items()])
+        _raise_bugs(await _side_by_side([partial(self._hide, *group) for group in known.items()]))
         return fallen
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
@@ -158,7 +161,9 @@ class QueuedWork:
             settled = await self._claims.settle(settlements)
             pairs = zip(settlements, settled, strict=True)
             effective = _grouped((ending.run_id, ending) for ending, took in pairs if took)
-            await _side_by_side([partial(self._follow, *group) for group in effective.items()])
+            _raise_bugs(
+                await _side_by_side([partial(self._follow, *group) for group in effective.items()])
+            )
         finally:
             self._settling.difference_update(claims)
         for claim in claims:
@@ -328,15 +333,21 @@ class QueuedWork:
                 )
 
 
-async def _side_by_side(calls: Sequence[Callable[[], Awaitable[None]]]) -> list[Unavailable]:
-    """Make calls for several runs, some of them at a time; return the errors."""
-    places, errors = asyncio.Semaphore(MOST_AT_ONCE), list[Unavailable]()
+async def _side_by_side(calls: Sequence[Callable[[], Awaitable[None]]]) -> list[Exception]:
+    """Make calls for several runs, some of them at a time; return the errors.
+
+    An error of one run, of whatever kind, does not cancel the calls of the others half-way.
+    """
+    places, errors = asyncio.Semaphore(MOST_AT_ONCE), list[Exception]()
 
     async def make(call: Callable[[], Awaitable[None]]) -> None:
         async with places:
             try:
                 await call()
             except Unavailable as error:
+                errors.append(error)
+            except Exception as error:
+                log.exception("work.failed")
                 errors.append(error)
 
     if len(calls) == 1:  # the usual case needs no task
@@ -346,6 +357,12 @@ async def _side_by_side(calls: Sequence[Callable[[], Awaitable[None]]]) -> list[
             for call in calls:
                 group.create_task(make(call))
     return errors
+
+
+def _raise_bugs(errors: Iterable[Exception]) -> None:
+    for error in errors:
+        if not isinstance(error, Unavailable):
+            raise error
 
 
 _Key = TypeVar("_Key")

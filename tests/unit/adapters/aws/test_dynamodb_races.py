@@ -20,6 +20,7 @@ from conveyor.errors import Unavailable
 from conveyor.testing.factories import JOB, RUN, a_task_spec, new_ids, new_tasks, scraped
 from tests.unit.adapters.aws.test_dynamodb_tasks import (
     LEASE,
+    TABLE,
     World,
     given_claims,
     given_tasks,
@@ -217,5 +218,28 @@ def test_rows_that_are_added_while_their_run_is_purged_are_found(
         while await purger.tasks.discard(RUN, limit=10):
             pass
         assert world.keys == []
+
+    run(main())
+
+
+# What AWS refuses.
+
+
+def test_a_table_that_is_missing_for_a_while_is_unavailable() -> None:
+    async def main() -> None:
+        world = World()
+        rows = await world.open()
+        ids = await given_tasks(rows, 2)
+        table = world.fake.tables.pop(TABLE)
+        for call in (
+            rows.claims.take(RUN, ids),
+            rows.tasks.get(RUN, ids[0]),
+            rows.tasks.add(RUN, new_tasks(RUN, 3)),
+            rows.tasks.page(RUN, limit=9),
+        ):
+            with pytest.raises(Unavailable, match="(?i)not ?found"):
+                await call
+        world.fake.tables[TABLE] = table
+        assert len(await rows.claims.take(RUN, ids)) == 2
 
     run(main())

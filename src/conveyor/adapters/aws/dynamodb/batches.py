@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from conveyor.adapters.aws.client import DEADLINE, AwsClient
+from conveyor.adapters.aws.dynamodb.calls import ItemCalls
 from conveyor.adapters.aws.faults import RETRYABLE_ENTRIES
 from conveyor.adapters.aws.item_size import Item
 from conveyor.errors import Unavailable
@@ -28,7 +29,7 @@ class StatementResult:
 
 
 class DynamoDbBatches:
-    def __init__(self, client: AwsClient) -> None:
+    def __init__(self, client: AwsClient | ItemCalls) -> None:
         self._client = client
 
     async def get(

@@ -192,7 +192,7 @@ class DynamoDbCoordination(DynamoDbPermits):
                 "TableName": self._table.name,
                 "Key": ItemKey(MEMBERS, member.id).fields,
             }
-            await self._table.client.call("DeleteItem", request, repeatable=True, deadline=DEADLINE)
+            await self._table.calls.call("DeleteItem", request, repeatable=True, deadline=DEADLINE)
             return
         until = (self._clock.now() + life).timestamp()
         item = {
@@ -216,7 +216,7 @@ class DynamoDbCoordination(DynamoDbPermits):
         request = {"TableName": self._table.name, "Item": encode_item(item)}
         if condition:
             request |= condition.fields
-        await self._table.client.call("PutItem", request, repeatable=True, deadline=DEADLINE)
+        await self._table.calls.call("PutItem", request, repeatable=True, deadline=DEADLINE)
 
 
 def _moment(time: datetime) -> str:

@@ -146,7 +146,7 @@ class DynamoDbPermits:
         # The condition fails only after a lost answer, by the effect of this very write.
         with suppress(ConditionFailed):
             request = {"TableName": self._table.name, "Item": row, **_is_newer(number).fields}
-            await self._table.client.call("PutItem", request, repeatable=True, deadline=DEADLINE)
+            await self._table.calls.call("PutItem", request, repeatable=True, deadline=DEADLINE)
         held.may_differ = False
 
     async def _read(self, name: str) -> tuple[Item | None, dict[str, Item]]:

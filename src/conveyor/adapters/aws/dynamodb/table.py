@@ -12,6 +12,7 @@ from typing import Any
 
 from conveyor.adapters.aws.client import AwsClient
 from conveyor.adapters.aws.dynamodb.batches import MOST_KEYS, DynamoDbBatches
+from conveyor.adapters.aws.dynamodb.calls import ItemCalls
 from conveyor.adapters.aws.dynamodb.layout import INDEX_KEYS, PK, SK, ItemKey
 from conveyor.adapters.aws.item_size import AttributeValue, Item
 
@@ -50,10 +51,11 @@ def key_of_item(item: Item) -> ItemKey:
 class DynamoTable:
     def __init__(self, client: AwsClient, name: str) -> None:
         self.client, self.name = client, name
-        self.batches = DynamoDbBatches(client)
+        self.calls = ItemCalls(client)
+        self.batches = DynamoDbBatches(self.calls)
 
     async def get(self, key: ItemKey, *, consistent: bool = True) -> Item | None:
-        answer = await self.client.call(
+        answer = await self.calls.call(
             "GetItem", {"TableName": self.name, "Key": key.fields, "ConsistentRead": consistent}
         )
         item: Item | None = answer.get("Item")
@@ -122,7 +124,7 @@ class DynamoTable:
             request["ExpressionAttributeValues"] |= where.values
             if where.names:
                 request["ExpressionAttributeNames"] = where.names
-        return await self.client.call("Query", request)
+        return await self.calls.call("Query", request)
 
     async def put(self, item: Item, condition: Condition | None = None) -> None:
         """Write an item; `ConditionFailed` if the condition does not hold.
@@ -131,12 +133,12 @@ class DynamoTable:
         recognises its own effect when the failure `follows_unknown`.
         """
         request = {"TableName": self.name, "Item": item, **_fields(condition)}
-        await self.client.call("PutItem", request, repeatable=True)
+        await self.calls.call("PutItem", request, repeatable=True)
 
     async def delete(self, key: ItemKey) -> None:
         """Remove an item, if it exists."""
         request = {"TableName": self.name, "Key": key.fields}
-        await self.client.call("DeleteItem", request, repeatable=True)
+        await self.calls.call("DeleteItem", request, repeatable=True)
 
     async def transact(self, actions: Sequence[Mapping[str, Any]], token: str) -> None:
         """Do all actions, or none: `TransactionCanceled`.
@@ -144,7 +146,7 @@ class DynamoTable:
         `token` has up to 36 characters. Within 10 minutes the same actions under it take effect
         once; other actions under it are refused.
         """
-        await self.client.call(
+        await self.calls.call(
             "TransactWriteItems", {"TransactItems": actions, "ClientRequestToken": token}
         )
 

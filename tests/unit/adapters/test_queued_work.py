@@ -1,0 +1,48 @@
+"""Work over queues: what an error of one run means for the others."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from conveyor.adapters.memory.queues import MemoryQueues
+from conveyor.adapters.queued.work import QueuedWork
+from conveyor.domain.ids import RunId
+from conveyor.ports.queues import TaskMessage
+from conveyor.testing.clock import FakeClock
+from conveyor.testing.factories import OTHER_RUN, RUN, add_rows, ids_of, new_tasks
+from conveyor.testing.memory.claims import MemoryClaims
+from conveyor.testing.memory.rows import Rows
+from conveyor.testing.memory.tasks import MemoryTasks
+
+LEASE = timedelta(seconds=30)
+
+
+async def test_a_bug_in_the_claims_of_one_run_does_not_cancel_those_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock()
+    rows = Rows(clock, LEASE)
+    queues = MemoryQueues(clock, visibility=LEASE, random=Random(1))
+    work = QueuedWork(MemoryClaims(rows), queues, clock=clock, lease=LEASE)
+    for run_id in (RUN, OTHER_RUN):
+        new = new_tasks(run_id, 1)
+        await add_rows(MemoryTasks(rows), run_id, new)
+        await work.enqueue(run_id, ids_of(new))
+    receive, failed = queues.receive, asyncio.Event()
+
+    async def receive_of_one(run_id: RunId, limit: int) -> Sequence[TaskMessage] | None:
+        if run_id == RUN:
+            failed.set()
+            raise ValueError
+        await failed.wait()
+        await asyncio.sleep(0)
+        return await receive(run_id, limit)
+
+    monkeypatch.setattr(queues, "receive", receive_of_one)
+    [task] = await work.claim({RUN: 1, OTHER_RUN: 1})
+    assert task.run_id == OTHER_RUN
+    with pytest.raises(ValueError):  # noqa: PT011 - that very one
+        await work.claim({RUN: 1, OTHER_RUN: 1})
