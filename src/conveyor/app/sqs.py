@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from conveyor.adapters.aws.sqs.address import FORM, SqsAddress, parse_address
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
     from conveyor.adapters.aws.sqs.control_records import ControlRecords
 
 KINDS = (INGEST, PURGE, EXPORT)  # of control messages: each has a queue
-# A message is hidden for so many leases. Its row is due again first, so that the next delivery of a
-# message whose worker died finds the task due.
-HIDDEN_LEASES = 2
+# A message is hidden for so much longer than a lease. Its row is due again first, so that the next
+# delivery of a message whose worker died finds the task due.
+HIDDEN_LONGER = timedelta(seconds=10)
+
+
+def visibility_for(lease: timedelta) -> timedelta:
+    return lease + HIDDEN_LONGER
 
 
 class _Clients(NamedTuple):
@@ -74,7 +79,7 @@ async def _queues(opening: Opening, text: str) -> QueueEngine:
     clients = await opening.once(_opened, text)
     from conveyor.adapters.aws.sqs.queues import open_queues  # noqa: PLC0415 - an extra
 
-    visibility = HIDDEN_LEASES * opening.settings.lease
+    visibility = visibility_for(opening.settings.lease)
     opened = open_queues(clients.calls, clients.address, opening.clock, visibility=visibility)
     queues = await opening.stack.enter_async_context(opened)
     return QueueEngine(queues, visibility, is_billed=True)

@@ -9,6 +9,7 @@ import pytest
 
 from conveyor.adapters.memory.queues import MemoryQueues
 from conveyor.adapters.queued.work import QueuedWork
+from conveyor.app.sqs import visibility_for
 from conveyor.domain.ids import RunId
 from conveyor.ports.queues import TaskMessage
 from conveyor.testing.clock import FakeClock
@@ -46,3 +47,26 @@ async def test_a_bug_in_the_claims_of_one_run_does_not_cancel_those_of_another(
     assert task.run_id == OTHER_RUN
     with pytest.raises(ValueError):  # noqa: PT011 - that very one
         await work.claim({RUN: 1, OTHER_RUN: 1})
+
+
+async def test_a_task_of_a_dead_worker_comes_back_ten_seconds_after_its_lease() -> None:
+    clock, lease = FakeClock(), timedelta(seconds=90)
+    rows = Rows(clock, lease)
+    queues = MemoryQueues(clock, visibility=visibility_for(lease), random=Random(1))
+    dead, other = (
+        QueuedWork(
+            MemoryClaims(rows),
+            queues,
+            clock=clock,
+            lease=lease,
+            visibility=visibility_for(lease),
+        )
+        for _ in range(2)
+    )
+    new = new_tasks(RUN, 1)
+    await add_rows(MemoryTasks(rows), RUN, new)
+    await dead.enqueue(RUN, ids_of(new))
+    assert await dead.claim({RUN: 1})
+    clock.advance(timedelta(seconds=100))
+    [task] = await other.claim({RUN: 1})
+    assert task.lost == 1

@@ -237,7 +237,7 @@ def test_a_table_that_is_missing_for_a_while_is_unavailable() -> None:
             rows.tasks.add(RUN, new_tasks(RUN, 3)),
             rows.tasks.page(RUN, limit=9),
         ):
-            with pytest.raises(Unavailable, match="(?i)not ?found"):
+            with pytest.raises(Unavailable, match=r"(?i)not ?found"):
                 await call
         world.fake.tables[TABLE] = table
         assert len(await rows.claims.take(RUN, ids)) == 2
