@@ -22,7 +22,7 @@ import structlog
 from conveyor.domain.audit import MissedStep
 from conveyor.domain.counts import Counts
 from conveyor.domain.ids import JobId, RunId, ulid
-from conveyor.domain.run import Run, RunStatus
+from conveyor.domain.run import Run, RunStatus, open_tasks
 from conveyor.domain.task import Task, TaskStatus, is_due
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Bodies, BodyName
@@ -48,6 +48,7 @@ RECENT = timedelta(days=1)  # most of what a crash leaves is of the last day
 PAGE = 500
 CHUNK = 5_000
 ROUND = 2_000  # entries of a long listing that one round judges
+LONGEST_WAIT = 16  # rounds, until a run that stands still is looked at again
 PROCESSING = frozenset({TaskStatus.PROCESSING})
 CUT_SHORT = frozenset({RunStatus.STOPPED, RunStatus.FAILED})  # may end with tasks in hand
 FIRST_SIGHT = {"lapsed_lease", "orphan_list", "orphan_pin"}  # repaired at first sight
@@ -70,6 +71,7 @@ class Sweeper:
     permit: SweeperPermit | None = None  # None if no other process can sweep
     cursors: dict[str, SweepCursor] = field(default_factory=dict)  # by check
     counts: dict[RunId, Counts] = field(default_factory=dict)  # of live runs, in the last round
+    idle: dict[RunId, int] = field(default_factory=dict)  # rounds in which live runs stood still
 
     async def step(self) -> None:
         """Make one round: over all live work, and over a part of each long listing.
@@ -152,7 +154,8 @@ class Sweeper:
     async def _release_lapsed(self) -> None:
         """Release lapsed leases of live runs that stand still, and of runs that ended lately.
 
-        A live run that moves has dispatchers, which take its lapsed leases over.
+        A live run that moves has dispatchers, which take its lapsed leases over. Some engines read
+        all rows of a run for that, so a run that stands still is looked at less often each time.
         """
         left = CHUNK
         async for run_id in self._maybe_held():
@@ -160,16 +163,23 @@ class Sweeper:
             self._repaired("lapsed_lease", len(released))
             await self.remove_bodies(released)
             left -= len(released)
+            if released:
+                self.idle.pop(run_id, None)  # there may be more
             if left <= 0:
                 return
 
     async def _maybe_held(self) -> AsyncIterator[RunId]:
         before, self.counts = self.counts, {}
+        idle, self.idle = self.idle, {}
         async for page in pages(self._live_runs, start="", key=lambda run: run.id):
             counts = await self.tasks.counts([run.id for run in page])
             self.counts |= counts
             for run in page:
-                if before.get(run.id, counts[run.id]) == counts[run.id]:
+                stands_still = before.get(run.id, counts[run.id]) == counts[run.id]
+                if run.is_paused or not stands_still or not open_tasks(run, counts[run.id]):
+                    continue
+                self.idle[run.id] = idle.get(run.id, 0) + 1
+                if _has_turn(self.idle[run.id]):
                     yield run.id
         ended = self.cursors.setdefault("ended runs", SweepCursor())
         listed = await self.metadata.page(Run, limit=ROUND, after=ended.after)
@@ -264,6 +274,11 @@ class Sweeper:
             log.info("sweeper.cleared", kind=kind, times=times)
             self.cleared(kind, times)
         return times
+
+
+def _has_turn(rounds: int) -> bool:
+    """Whether a run that stood still for so many rounds is looked at: the waits double."""
+    return rounds & (rounds - 1) == 0 or rounds % LONGEST_WAIT == 0
 
 
 async def _read(check: SweepCheck, after: str) -> Sequence[Entry]:

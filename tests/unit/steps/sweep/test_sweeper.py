@@ -5,12 +5,13 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from conveyor.domain.batch import list_key
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.retry import RetryPolicy
-from conveyor.domain.run import IngestStatus, RunStatus
+from conveyor.domain.run import IngestStatus, PauseState, RunStatus
 from conveyor.domain.task import MOST_LOST, Scraped, Task, TaskStatus, decide
 from conveyor.errors import Unavailable
 from conveyor.ports.blobs import as_stream
@@ -51,6 +52,29 @@ async def test_a_lapsed_lease_that_nobody_took_over_is_freed_once() -> None:
     assert house.swept == {"lapsed_lease": 1}
     [task] = await house.rows(run_id)
     assert (task.status, task.lost, task.attempts) == (TaskStatus.PENDING, 1, 0)
+
+
+async def test_a_run_that_stands_still_is_looked_at_less_often_each_time() -> None:
+    house = a_house()
+    await house.submit(1)
+    looked = list[int]()
+    for number in range(1, 40):
+        house.trace.forget()
+        await house.sweep.step()
+        looked += [number] * len(house.trace.of("work.release_lapsed"))
+    assert looked == [1, 2, 4, 8, 16, 32]
+
+
+async def test_the_rows_of_paused_runs_and_of_runs_without_open_tasks_are_not_read() -> None:
+    house = a_house()
+    _, paused = await house.submit(1)
+    _, empty = await house.submit(1, status="open")
+    await house.drain(empty, _page)
+    run = await house.run(paused)
+    await house.metadata.commit(msgspec.structs.replace(run, pause_state=PauseState.PAUSED))
+    house.trace.forget()
+    await house.sweep.step()
+    assert not house.trace.of("work.release_lapsed")
 
 
 async def test_a_lease_that_has_only_just_lapsed_is_left_to_the_dispatchers() -> None:
