@@ -179,8 +179,17 @@ class DynamoTasks:
         if place is None:
             return {}
         first, last = row_sort(run_id, 0), f"T#{run_id}#{END}"
-        items = await self._between(place, first, last, ProjectionExpression=STATUS)
-        return Counter(TaskStatus(item[STATUS]["S"]) for item in items)
+
+        async def of(partition: str) -> Counter[TaskStatus]:
+            found = Counter[TaskStatus]()
+            async for page in self._table.query(
+                partition, first=first, last=last, consistent=True, ProjectionExpression=STATUS
+            ):
+                found.update(TaskStatus(item[STATUS]["S"]) for item in page["Items"])
+            return found
+
+        shards = await together([partial(of, one) for one in shard_partitions(place)])
+        return sum(shards, Counter[TaskStatus]())
 
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[RunId]:
         """From the index, which may lag."""
