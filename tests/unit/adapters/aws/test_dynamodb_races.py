@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from conveyor.adapters.aws.dynamodb import counters
 from conveyor.adapters.aws.dynamodb.batches import DynamoDbBatches, StatementResult
@@ -17,11 +18,23 @@ from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import RunPlace
 from conveyor.domain.task import NewRow, TaskStatus
 from conveyor.errors import Unavailable
-from conveyor.testing.factories import JOB, RUN, a_task_spec, new_ids, new_tasks, scraped
+from conveyor.testing.dynamodb.in_process import client_in_process
+from conveyor.testing.factories import (
+    JOB,
+    RUN,
+    a_task_spec,
+    held,
+    new_ids,
+    new_tasks,
+    scraped,
+    to_retry,
+)
 from tests.unit.adapters.aws.test_dynamodb_tasks import (
     LEASE,
     TABLE,
     World,
+    a_problem,
+    counts_of,
     given_claims,
     given_tasks,
     run,
@@ -241,5 +254,83 @@ def test_a_table_that_is_missing_for_a_while_is_unavailable() -> None:
                 await call
         world.fake.tables[TABLE] = table
         assert len(await rows.claims.take(RUN, ids)) == 2
+
+    run(main())
+
+
+# Repetitions.
+
+
+def test_a_renewal_that_arrives_late_does_not_shorten_the_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        world = World()
+        rows = await world.open()
+        claims = [held(task) for task in await given_claims(rows, 2)]
+        execute, sent = DynamoDbBatches.execute, list[Sequence[Any]]()
+
+        async def noted(
+            batches: DynamoDbBatches, statements: Sequence[Any], **more: Any
+        ) -> Sequence[StatementResult]:
+            sent.append(statements)
+            return await execute(batches, statements, **more)
+
+        monkeypatch.setattr(DynamoDbBatches, "execute", noted)
+        for _ in range(2):
+            await asyncio.sleep(10)
+            assert not await rows.claims.renew(claims)
+        ends = [one["e"] for one in world.fake.tables[TABLE].items() if "e" in one]
+        await execute(DynamoDbBatches(client_in_process(world.fake)), sent[0], repeatable=True)
+        assert [one["e"] for one in world.fake.tables[TABLE].items() if "e" in one] == ends
+        # Renewals at the same moment: the second changes nothing, and the claims stand.
+        fallen = await asyncio.gather(*[rows.claims.renew(claims) for _ in range(2)])
+        assert [list(one) for one in fallen] == [[], []]
+
+    run(main())
+
+
+def test_a_history_remains_although_the_claim_was_taken_over_before_a_repetition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        world = World()
+        rows, other = await world.open(), await world.open("other")
+        [task] = await given_claims(rows, 1)
+        execute = DynamoDbBatches.execute
+
+        async def execute_twice(
+            batches: DynamoDbBatches, statements: Sequence[Any], **more: Any
+        ) -> Sequence[StatementResult]:
+            monkeypatch.setattr(DynamoDbBatches, "execute", execute)
+            await execute(batches, statements, **more)
+            await asyncio.sleep(600)  # until it is due
+            await other.claims.take(RUN, [task.id])
+            return await execute(batches, statements, **more)
+
+        monkeypatch.setattr(DynamoDbBatches, "execute", execute_twice)
+        text = a_problem(5_000)
+        assert await settle(rows, [task], replace(to_retry(), problem=text)) == [False]
+        assert [line.problem for line in await rows.tasks.history(RUN, task.id)] == [text]
+
+    run(main())
+
+
+def test_a_settle_that_is_repeated_when_its_token_is_forgotten_has_been_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        world = World()
+        rows = await world.open()
+        tasks = await given_claims(rows, 2)
+        transact = DynamoTable.transact
+
+        async def transact_twice(table: DynamoTable, actions: Sequence[Any], token: str) -> None:
+            await transact(table, actions, token)
+            await transact(table, actions, f"{token[:-4]}-two")
+
+        monkeypatch.setattr(DynamoTable, "transact", transact_twice)
+        assert await settle(rows, tasks, scraped()) == [True, True]
+        assert (await counts_of(rows)).successful == 2
 
     run(main())

@@ -10,21 +10,25 @@ way is its own if it has the token.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from conveyor.adapters.aws.dynamodb.batches import MOST_STATEMENTS, StatementResult
-from conveyor.adapters.aws.dynamodb.claim_statements import (
+from conveyor.adapters.aws.dynamodb.batches import StatementResult
+from conveyor.adapters.aws.dynamodb.claim_requests import (
     CLAIM,
     PROCESSING,
     RENEW,
     RETRY,
     RETRY_FIELDS,
+    batches,
+    has_token,
+    is_held,
+    newest,
     number,
     texts,
 )
@@ -35,7 +39,6 @@ from conveyor.adapters.aws.dynamodb.task_items import (
     DUE,
     HOLDER,
     STATUS,
-    TOKEN,
     NewParts,
     PackedRow,
     TaskRow,
@@ -78,7 +81,6 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.work import CLAIM_BYTES, Held, Released
 
 MOST_HELD = 20_000  # rows of claims that a process remembers
-_Item = TypeVar("_Item")
 
 
 class DynamoClaims:
@@ -115,8 +117,8 @@ class DynamoClaims:
             found = await self._table.get_many(keys)
             return await self._as_seen([row_of(item, place) for item in found.values()])
         now, token = self._clock.now(), self._writer.token()
-        batches = [partial(self._claim, batch, now, token) for batch in _batches(keys)]
-        results = [result for batch in await together(batches) for result in batch]
+        claims = [partial(self._claim, batch, now, token) for batch in batches(keys)]
+        results = [result for batch in await together(claims) for result in batch]
         rows = [row_of(item, place) for item in await self._items(keys, results)]
         errors = {
             key: one.error
@@ -129,7 +131,7 @@ class DynamoClaims:
         return await self._as_seen(seen)
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
-        claims = _newest(held)
+        claims = newest(held)
         keys = await together([partial(self._key, claim) for claim in claims])
         known = [(claim, key) for claim, key in zip(claims, keys, strict=True) if key]
         due = number(stamp(self._clock.now() + self._lease))
@@ -137,13 +139,17 @@ class DynamoClaims:
         statements = [
             {
                 "Statement": statement,
-                "Parameters": [due, *texts(*key), *self._fence(claim.claim_no)],
+                "Parameters": [due, *texts(*key), *self._fence(claim.claim_no), due],
+                "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
             }
             for claim, key in known
         ]
         results = await self._execute(statements)
         standing = {
-            claim for (claim, _), result in zip(known, results, strict=True) if not result.error
+            claim
+            for (claim, _), result in zip(known, results, strict=True)
+            # A later renewal may have come first.
+            if not result.error or is_held(result.item, *self._fence(claim.claim_no))
         }
         fallen = [claim for claim in held if claim not in standing]
         for claim in fallen:
@@ -155,7 +161,7 @@ class DynamoClaims:
         for ending in settlements:
             task_rules.check_ends(ending.decision)
             endings.setdefault(_claim_of(ending), ending)
-        rows, now = await self._rows(_newest(endings)), self._clock.now()
+        rows, now = await self._rows(newest(endings)), self._clock.now()
         ends = {
             claim: end
             for claim, row in rows.items()
@@ -168,8 +174,10 @@ class DynamoClaims:
         written = await together(
             [partial(self._write_ends, claims, endings, ends) for claims in runs.values()]
         )
-        settled = {claim for claims in written for claim in claims}
-        await self._writer.forget([end for claim, end in ends.items() if claim not in settled])
+        results = {claim: result for of_run in written for claim, result in of_run.items()}
+        settled = {claim for claim, result in results.items() if result.done}
+        lost = [claim for claim in ends if claim not in results or results[claim].is_unwritten]
+        await self._writer.forget([ends[claim] for claim in lost])
         for claim in endings:
             self._held.pop(claim, None)
         # If a claim is named twice, the first ended it.
@@ -325,11 +333,11 @@ class DynamoClaims:
         claims: Sequence[Held],
         endings: Mapping[Held, Settlement],
         ends: Mapping[Held, PackedRow],
-    ) -> list[Held]:
-        """Write the ends of claims of one run, and return those that were written."""
+    ) -> dict[Held, WriteResult]:
+        """Write the ends of claims of one run."""
         place = await self._directory.find(claims[0].run_id)
         if place is None:
-            return []
+            return {}
         free = [claim for claim in claims if counted(endings[claim].decision) == ZERO]
         paid = [claim for claim in claims if claim not in set(free)]
         written = await self._write_retries([(claim, ends[claim]) for claim in free])
@@ -343,9 +351,11 @@ class DynamoClaims:
             for claim in paid
         ]
         results = await self._writer.write_counted(place, claims[0].run_id, writes)
-        return [*written, *(one for one, its in zip(paid, results, strict=True) if its.done)]
+        return written | dict(zip(paid, results, strict=True))
 
-    async def _write_retries(self, ends: Sequence[tuple[Held, PackedRow]]) -> list[Held]:
+    async def _write_retries(
+        self, ends: Sequence[tuple[Held, PackedRow]]
+    ) -> dict[Held, WriteResult]:
         """Write tasks that are pending again, and count for nothing."""
         statement = RETRY.format(table=self._table.name)
         results = await self._execute(
@@ -362,16 +372,20 @@ class DynamoClaims:
                 for claim, end in ends
             ]
         )
-        return [
-            claim
+        return {
+            # The client may have repeated the request: an earlier attempt may have written the row.
+            claim: WriteResult(
+                not result.error or has_token(result.item, end.row.token),
+                result.item,
+                follows_unknown=True,
+            )
             for (claim, end), result in zip(ends, results, strict=True)
-            if not result.error or _has_token(result.item, end.row.token)
-        ]
+        }
 
     async def _execute(self, statements: Sequence[Mapping[str, Any]]) -> list[StatementResult]:
         """Execute updates that may be repeated; `Unavailable` if one was not carried out."""
         execute = partial(self._table.batches.execute, repeatable=True)
-        groups = await together([partial(execute, batch) for batch in _batches(statements)])
+        groups = await together([partial(execute, batch) for batch in batches(statements)])
         results = [result for group in groups for result in group]
         for result in results:
             if result.error not in {"", CONDITION}:
@@ -412,7 +426,7 @@ class DynamoClaims:
         """Write a row if the stored one is still the one that was read, and count a failure."""
         await self._writer.prepare([by])
         result = await self._replace_row(place, row, by)
-        if not result.done:
+        if result.is_unwritten:
             await self._writer.forget([by])
         return result
 
@@ -442,7 +456,8 @@ class DynamoClaims:
             await self._table.put(by.item, condition)
         except ConditionFailed as failed_condition:
             stored = failed_condition.item
-            return WriteResult(_has_token(stored, by.row.token), stored)
+            is_mine = has_token(stored, by.row.token)
+            return WriteResult(is_mine, stored, failed_condition.follows_unknown)
         return WriteResult(done=True)
 
     # Keys and conditions.
@@ -471,28 +486,7 @@ def _claim_of(ending: Settlement) -> Held:
     return Held(ending.run_id, ending.task_id, ending.claim_no)
 
 
-def _newest(claims: Iterable[Held]) -> list[Held]:
-    """The newest of several claims of one task: older ones no longer hold it.
-
-    No request may name an item twice.
-    """
-    newest: dict[tuple[RunId, TaskId], Held] = {}
-    for claim in claims:
-        task = claim.run_id, claim.task_id
-        if task not in newest or claim.claim_no > newest[task].claim_no:
-            newest[task] = claim
-    return list(newest.values())
-
-
 def _called_size(row: TaskRow) -> int:
     spec = row.task.spec
     hot = sum(len(text.encode()) for text in (spec.url, spec.params, spec.body) if text)
     return hot + (row.called.size if row.called else 0)
-
-
-def _has_token(item: Item | None, token: str) -> bool:
-    return item is not None and item.get(TOKEN) == {"S": token}
-
-
-def _batches(given: Sequence[_Item]) -> list[Sequence[_Item]]:
-    return [given[at : at + MOST_STATEMENTS] for at in range(0, len(given), MOST_STATEMENTS)]

@@ -1,8 +1,9 @@
 """Writes of task rows that count: rows and a counter of their run in one transaction."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import structlog
 
@@ -50,6 +51,13 @@ class CountedWrite:
 class WriteResult:
     done: bool
     stored: Item | None = None  # the row that failed the condition, if there is one
+    # Whether an earlier attempt may have taken effect, and another write have followed it.
+    follows_unknown: bool = False
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether no stored row can name the parts of this one."""
+        return not self.done and (self.stored is None or not self.follows_unknown)
 
 
 class TaskWriter:
@@ -111,19 +119,14 @@ class TaskWriter:
         try:
             await self._table.transact([*rows, *change.actions(self._table, token)], token)
         except TransactionCanceled as canceled:
-            reasons = canceled.reasons
-            counter.is_known = all(reason.code != CONDITION for reason in reasons[len(writes) :])
-            failed = {
-                number: WriteResult(done=False, stored=reason.item)
-                for number, reason in enumerate(reasons[: len(writes)])
-                if reason.code == CONDITION
-            }
-            if not failed and counter.is_known:
-                raise Unavailable(str(canceled)) from canceled
-            return failed
+            counted = canceled.reasons[len(writes) :]
+            # Else it is the repetition of one that took effect, and its own counter is in its way.
+            if not any(_has_token(reason.item, token) for reason in counted):
+                counter.is_known = all(reason.code != CONDITION for reason in counted)
+                return _failed(canceled, len(writes), may_repeat=not counter.is_known)
         except OutcomeUnknown:
             stored = await self._table.get(counter.key)
-            if stored is None or stored[COUNTER_TOKEN]["S"] != token:
+            if not _has_token(stored, token):
                 raise
         except Unavailable:
             counter.is_known = True  # nothing was done
@@ -131,6 +134,24 @@ class TaskWriter:
         change.took_effect()
         counter.is_known = True
         return None
+
+
+def _failed(
+    canceled: TransactionCanceled, rows: int, *, may_repeat: bool
+) -> dict[int, WriteResult]:
+    """Which rows failed their condition. If none did, the transaction may be repeated, or raises."""
+    failed = {
+        number: WriteResult(False, reason.item, canceled.follows_unknown)
+        for number, reason in enumerate(canceled.reasons[:rows])
+        if reason.code == CONDITION
+    }
+    if not (failed or may_repeat):
+        raise Unavailable(str(canceled)) from canceled
+    return failed
+
+
+def _has_token(counter: Mapping[str, Any] | None, token: str) -> bool:
+    return counter is not None and counter.get(COUNTER_TOKEN) == {"S": token}
 
 
 def _failures(writes: Sequence[CountedWrite]) -> list[Failure]:
