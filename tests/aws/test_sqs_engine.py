@@ -65,7 +65,7 @@ async def test_messages_travel_through_opened_engines(opening: Opening) -> None:
     await migrate(SETTINGS, ADDRESS, BOTH)
     queues, visibility, is_billed = await QUEUES["sqs"].open(opening, ADDRESS)
     control_queue = await CONTROL_QUEUE["sqs"].open(opening, ADDRESS)
-    assert (visibility, is_billed) == (2 * SETTINGS.lease, True)
+    assert (visibility, is_billed) == (SETTINGS.lease + timedelta(seconds=10), True)
 
     await queues.open(RUN)
     await queues.send(RUN, [(TaskId("a task"), timedelta())], stamp="job/1")
