@@ -297,7 +297,7 @@ CHARTS = {"aws-one-job.svg": one_job_chart, "aws-many-jobs.svg": many_jobs_chart
 
 
 def filled(page: str) -> str:
-    """The page with its tables written anew, between the comments that name them."""
+    """The page with its tables replaced, between the comments that name them."""
     for name, table in TABLES.items():
         start, end = f"<!-- model: {name} -->\n", "<!-- end -->"
         before, _, rest = page.partition(start)

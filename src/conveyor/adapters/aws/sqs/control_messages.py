@@ -99,7 +99,7 @@ class PointerQueues:
             await self._calls.acknowledge(await self._url(arrival.queue), [arrival.delivery.handle])
 
     async def put_back(self, delays: Mapping[Arrival, timedelta]) -> None:
-        """Hide messages, each for its delay. One that was received often is sent anew."""
+        """Hide messages, each for its delay. One that was received often is sent again instead."""
         by_queue: dict[str, dict[str, timedelta]] = {}
         for one, delay in delays.items():
             if one.delivery.receives >= REPLACE_AFTER:

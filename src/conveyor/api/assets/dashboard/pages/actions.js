@@ -116,5 +116,5 @@ function Export({ job, run }) {
   return html`
     <p>The results of run ${run.run_sequence} are one zip file, with a manifest of every task.</p>
     <p><a class="button primary" href=${state.download_url} download=${`${run.run_id}.zip`}>Download</a></p>
-    <p class="muted small">The link works for a day and needs no key: whoever has it can download the file.</p>`;
+    <p class="muted small">The link works for a day and needs no key: anyone who has it can download the file.</p>`;
 }
