@@ -130,6 +130,58 @@ def test_a_message_names_the_conditions() -> None:
     assert described(ALL) == ""
 
 
+ROWS = {
+    "page": a_task(
+        id=IDS(0),
+        status=TaskStatus.SUCCESSFUL,
+        spec=TaskSpec(url="https://a.test/0"),
+        updated_at=NOW - timedelta(days=1),
+    ),
+    "blocked": a_task(
+        id=IDS(1),
+        status=TaskStatus.FAILED,
+        spec=TaskSpec(url="https://a.test/1"),
+        reason=FailureReason.BLOCKED,
+        problem='{"code":"RESP001"}',
+        updated_at=NOW,
+    ),
+    "late": a_task(
+        id=IDS(2),
+        status=TaskStatus.FAILED,
+        spec=TaskSpec(url="https://b.test:8080/2"),
+        reason=FailureReason.TIMEOUT,
+        problem='{"code":"CTX0002"}',
+        updated_at=NOW,
+    ),
+    "open": a_task(id=IDS(3), status=TaskStatus.PENDING, spec=TaskSpec(url="https://a.test/3")),
+    "held": a_task(id=IDS(4), status=TaskStatus.PROCESSING, spec=TaskSpec(url="https://b.test/4")),
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "matching"),
+    [
+        ({}, {"page", "blocked", "late", "open", "held"}),
+        ({"status": ["failed"]}, {"blocked", "late"}),
+        ({"status": ["pending"]}, {"open", "held"}),
+        ({"status": ["processing"]}, {"held"}),
+        ({"host": ["a.test"]}, {"page", "blocked", "open"}),
+        ({"host": ["b.test:8080"]}, {"late"}),
+        ({"host": ["a.test"], "status": ["failed"]}, {"blocked"}),
+        ({"reason": ["timeout"]}, {"late"}),
+        ({"code": ["RESP001", "CTX0002"]}, {"blocked", "late"}),
+        ({"reason": ["timeout"], "code": ["RESP001"]}, set()),
+        ({"task_ids": [IDS(0), IDS(3)]}, {"page", "open"}),
+        ({"scraped_before": NOW}, {"page"}),
+    ],
+)
+def test_a_task_is_selected_if_it_meets_every_condition(
+    body: dict[str, Any], matching: set[str]
+) -> None:
+    matches = matcher(parsed(body).selection)
+    assert {name for name, row in ROWS.items() if matches(row)} == matching
+
+
 HOSTS, CODES = ("a.test", "b.test"), ("RESP001", "RESP002")
 
 
