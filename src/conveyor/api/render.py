@@ -9,7 +9,7 @@ from conveyor import wire
 from conveyor.domain import run as run_rules
 from conveyor.domain.counts import ZERO, Counts, Spend
 from conveyor.domain.export import Export, ExportStatus
-from conveyor.domain.failure_groups import FailureGroup
+from conveyor.domain.failure_groups import FailureExample, FailureGroup
 from conveyor.domain.ids import EventId, TaskId
 from conveyor.domain.job import Job
 from conveyor.domain.outbox import Delivery, OutboxEvent
@@ -24,7 +24,6 @@ from conveyor.steps.rerun import Rerunning
 EXPIRED = "expired"
 IGNORED = "Conveyor-Ignored-Fields"  # response header: unknown members of the request body
 TEXTS = msgspec.json.Decoder(dict[str, str])
-FAILURE = msgspec.json.Decoder(wire.WireFailure)
 
 encode = msgspec.json.Encoder().encode
 
@@ -173,7 +172,7 @@ def result_shown(task: Task, *, expired: bool, link: Callable[[Task], str]) -> w
 
 
 def failures_shown(
-    groups: Sequence[FailureGroup], examples: Mapping[TaskId, Task], limit: int
+    groups: Sequence[FailureGroup], examples: Mapping[TaskId, FailureExample], limit: int
 ) -> wire.WireFailures:
     return wire.WireFailures(
         failed=sum(group.count for group in groups),
@@ -182,17 +181,16 @@ def failures_shown(
     )
 
 
-def _group_shown(group: FailureGroup, example: Task | None) -> wire.WireFailureGroup:
-    failure = FAILURE.decode(example.problem or "{}") if example else wire.WireFailure()
+def _group_shown(group: FailureGroup, example: FailureExample | None) -> wire.WireFailureGroup:
     return wire.WireFailureGroup(
         host=group.host or None,
         reason=group.reason,
         code=group.code,
         count=group.count,
-        title=failure.title,
-        detail=failure.detail,
+        title=example.title if example else "",
+        detail=example.detail if example else "",
         example_task_id=group.example,
-        example_url=example.spec.url if example else None,
+        example_url=example.url if example else None,
     )
 
 

@@ -15,6 +15,7 @@ from conveyor.domain.ids import TaskId
 MOST_GROUPS = 1_000
 LONGEST_HOST = 260  # characters; a name in the DNS has 253 at most, and a port 5
 LONGEST_CODE = 64
+LONGEST_TOLD = 500  # of the title and the detail of an example: a gateway may send 64 KB
 OTHER_HOST, OTHER_CODE = "", "other"  # of the group `other` of a reason; every URL has a host
 
 
@@ -48,11 +49,25 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return FailureKey(self.host, self.reason, self.code)
 
 
+class FailureExample(msgspec.Struct, frozen=True, gc=False):
+    """What a listing shows of the example of a group."""
+
+    url: str
+    title: str = ""  # of its problem document, like the detail
+    detail: str = ""
+
+
+class _Told(msgspec.Struct):
+    title: str = ""
+    detail: str = ""
+
+
 class _Coded(msgspec.Struct):
     code: str = ""
 
 
 _CODED = msgspec.json.Decoder(_Coded)
+_TOLD = msgspec.json.Decoder(_Told)
 
 
 def failure_key(host: str, reason: FailureReason | None, problem: str | None) -> FailureKey:
@@ -87,6 +102,15 @@ def listed(parts: Iterable[FailureGroup]) -> list[FailureGroup]:
         key = group.key.other
         others[key] = _sum(others.get(key), key, group.count, group.example)
     return [*own[:MOST_GROUPS], *others.values()]
+
+
+def failure_example(url: str, problem: str | None) -> FailureExample:
+    """The example of a group, with the beginning of what its problem document says."""
+    try:
+        told = _TOLD.decode(problem or "{}")
+    except msgspec.DecodeError:
+        told = _Told()
+    return FailureExample(url, told.title[:LONGEST_TOLD], told.detail[:LONGEST_TOLD])
 
 
 def _sum(before: FailureGroup | None, key: FailureKey, count: int, example: TaskId) -> FailureGroup:

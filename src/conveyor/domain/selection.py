@@ -68,6 +68,9 @@ class Chosen(msgspec.Struct, frozen=True):
     def total(self) -> int:
         return self.counts.done + self.unfinished
 
+    def __add__(self, other: "Chosen") -> "Chosen":
+        return Chosen(self.counts + other.counts, self.unfinished + other.unfinished)
+
 
 class RerunBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a rerun: conditions on the tasks to repeat, and parameters that replace theirs."""

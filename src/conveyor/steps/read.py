@@ -10,7 +10,7 @@ import msgspec
 
 from conveyor.domain import cursor
 from conveyor.domain.counts import ZERO, Counts
-from conveyor.domain.failure_groups import FailureGroup
+from conveyor.domain.failure_groups import FailureExample, FailureGroup, failure_example
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType, next_run
 from conveyor.domain.progress import Waiting
@@ -182,7 +182,7 @@ class Read:
 
     async def failures(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None, *, limit: int
-    ) -> tuple[Sequence[FailureGroup], Mapping[TaskId, Task]]:
+    ) -> tuple[Sequence[FailureGroup], Mapping[TaskId, FailureExample]]:
         """The failed tasks of a run by host, reason and code, of the latest run when none is named.
 
         With them come the examples of the first `limit` groups.
@@ -191,9 +191,11 @@ class Read:
         run = await own_run(self.metadata, job, run_id)
         groups = await self.tasks.failure_groups(run.id)
         ids = [group.example for group in groups[:limit]]
-        examples = await tasks_by_id(self.tasks, run.id, ids)
+        examples = dict[TaskId, FailureExample]()
+        async for some in tasks_by_id(self.tasks, run.id, ids):
+            examples |= {task.id: failure_example(task.spec.url, task.problem) for task in some}
         self.count(len(examples))
-        return groups, {task.id: task for task in examples}
+        return groups, examples
 
     async def _parts(
         self, run: Run, limit: int, after: int, statuses: frozenset[TaskStatus] | None

@@ -212,9 +212,10 @@ class RerunJob:
         the selection names them. The ingest of the copy corrects what is too high.
         """
         if selection.task_ids:
-            return chosen_among(
-                selection, await tasks_by_id(self.tasks, source.id, selection.task_ids)
-            )
+            chosen = Chosen()
+            async for some in tasks_by_id(self.tasks, source.id, selection.task_ids):
+                chosen += chosen_among(selection, some)
+            return chosen
         if selection.is_of_failures and (selection.codes or selection.hosts):
             return chosen_by_group(selection, await self.tasks.failure_groups(source.id))
         return chosen_by_status(selection, done, await self._tally(source, done, selection))

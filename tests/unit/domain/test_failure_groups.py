@@ -1,5 +1,6 @@
 """Which failures count together, and how many groups a run may have."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +11,10 @@ from conveyor.domain.failure_groups import (
     LONGEST_CODE,
     LONGEST_HOST,
     MOST_GROUPS,
+    FailureExample,
     FailureGroup,
     FailureKey,
+    failure_example,
     failure_key,
     listed,
     with_failure,
@@ -120,3 +123,11 @@ def test_groups_of_several_writers_are_one_and_the_smallest_count_as_other() -> 
     assert merged[1].host == "many.example"
     assert len(merged) == MOST_GROUPS + 1
     assert (merged[-1].key, merged[-1].count) == (FailureKey("", BLOCKED, "other"), 2 + 1 + 3)
+
+
+def test_an_example_has_the_beginning_of_what_a_gateway_said() -> None:
+    long = msgspec.json.encode({"title": "t" * 9_000, "detail": "d" * 60_000}).decode()
+    example = failure_example("https://a.test/", long)
+    assert (len(example.title), len(example.detail)) == (500, 500)
+    for unreadable in (None, "", "not JSON", '{"title": 1}'):
+        assert failure_example("https://a.test/", unreadable) == FailureExample("https://a.test/")

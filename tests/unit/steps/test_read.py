@@ -270,7 +270,7 @@ async def test_failures_are_seen_by_group_of_the_run_that_is_named_or_the_latest
         [group], examples = await house.read.failures(CALLER, job_id, run_id, limit=9)
         assert (group.reason, group.code, group.count) == (FailureReason.BAD_TARGET, "RESP002", 1)
         assert group.example == task_ids(first)(1)
-        assert examples[group.example].spec.url
+        assert examples[group.example].url
         assert not (await house.read.failures(CALLER, job_id, run_id, limit=0))[1]
         with pytest.raises(NotFound):
             await house.read.failures(STRANGER, job_id, run_id, limit=9)
