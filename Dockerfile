@@ -4,7 +4,9 @@ WORKDIR /build
 RUN python -m venv /opt/conveyor
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY src ./src
-RUN /opt/conveyor/bin/pip install --no-cache-dir --disable-pip-version-check \
+# There is no Git here to take it from: `--build-arg VERSION=$(git describe --tags)`.
+ARG VERSION=0.2.0.dev0
+RUN SETUPTOOLS_SCM_PRETEND_VERSION="$VERSION" /opt/conveyor/bin/pip install --no-cache-dir --disable-pip-version-check \
     -c constraints.txt '.[aws,postgres,redis,s3]'
 
 FROM python:3.11-slim-bookworm

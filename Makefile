@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 EMULATORS := .venv-emulators/.ready
 
-.PHONY: help setup emulators demo dev up-aws up-postgres test test-long crash-points check format reference vendor screenshots bench bench-peers clean
+.PHONY: help setup emulators demo dev up-aws up-postgres test test-long crash-points check format reference vendor screenshots bench bench-peers dist clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -72,5 +72,8 @@ bench: $(STAMP) ## measure against the scripts people would write instead
 bench-peers: $(STAMP) ## measure the queues and crawlers people would use instead
 	@$(BIN)/python -m benchmarks.peers
 
+dist: $(STAMP) ## build the wheel and the source distribution in dist
+	@$(BIN)/python -m build --outdir dist .
+
 clean: ## remove what the other commands made
-	@rm -rf .venv .venv-emulators .venv-peers demo data run .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .venv-emulators .venv-peers dist demo data run .mypy_cache .ruff_cache .pytest_cache .hypothesis

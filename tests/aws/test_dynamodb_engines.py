@@ -107,7 +107,7 @@ async def test_without_botocore_the_refusal_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "conveyor.adapters.aws.credentials", None)
     async with AsyncExitStack() as stack:
-        with pytest.raises(RefusedToStart, match=r"pip install 'conveyor\[aws\]'"):
+        with pytest.raises(RefusedToStart, match=r"pip install 'conveyor-batch\[aws\]'"):
             await open_engines(settings_of("http://127.0.0.1:1", tmp_path), stack)
 
 

@@ -221,7 +221,7 @@ def test_without_botocore_only_those_who_want_it_are_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-c", MISSING], capture_output=True, text=True, check=True
     )
-    assert "pip install 'conveyor[aws]'" in done.stdout
+    assert "pip install 'conveyor-batch[aws]'" in done.stdout
 
 
 def test_botocore_is_loaded_only_when_it_is_wanted() -> None:

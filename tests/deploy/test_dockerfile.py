@@ -34,7 +34,7 @@ def test_the_image_has_a_python_that_conveyor_supports_and_every_engine() -> Non
     assert bases == {"python:3.11-slim-bookworm"}
     assert project["requires-python"].startswith(">=3.11")
     [extras] = re.findall(r"'\.\[(.*)\]'", DOCKERFILE.read_text(encoding="utf-8"))
-    assert set(extras.split(",")) == project["optional-dependencies"].keys() - {"dev"}
+    assert set(extras.split(",")) == project["optional-dependencies"].keys() - {"demo", "dev"}
 
 
 def test_the_only_folder_that_is_written_to_is_the_volume_of_the_template() -> None:

@@ -103,5 +103,5 @@ def _installed() -> Iterator[None]:
         yield
     except ImportError:
         raise RefusedToStart(
-            f"settings: {SCHEME} needs botocore: install it with `pip install 'conveyor[aws]'`"
+            f"settings: {SCHEME} needs botocore: install it with `pip install 'conveyor-batch[aws]'`"
         ) from None

@@ -27,7 +27,7 @@ def _redis(scheme: str) -> Scheme[Coordination]:
         except ImportError:
             raise RefusedToStart(
                 f"settings: 'coordination' is on {scheme}:, which needs redis-py: install it with "
-                "`pip install 'conveyor[redis]'`"
+                "`pip install 'conveyor-batch[redis]'`"
             ) from None
         coordination = open_coordination(
             parse_address(f"{scheme}:{address}"),

@@ -154,7 +154,7 @@ def _needing_asyncpg() -> Iterator[None]:
     except ImportError:
         raise RefusedToStart(
             "settings: an engine is on postgresql:, which needs asyncpg: install it with "
-            "`pip install 'conveyor[postgres]'`"
+            "`pip install 'conveyor-batch[postgres]'`"
         ) from None
 
 

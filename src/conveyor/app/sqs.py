@@ -54,7 +54,7 @@ async def _clients(clock: Clock, text: str) -> AsyncIterator[_Clients]:
         )
     except ImportError:
         raise RefusedToStart(
-            "settings: sqs: needs botocore: install it with `pip install 'conveyor[aws]'`"
+            "settings: sqs: needs botocore: install it with `pip install 'conveyor-batch[aws]'`"
         ) from None
     address = parse_address(text)
     assert address, "checked by `check_engines`"

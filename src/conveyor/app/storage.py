@@ -118,7 +118,7 @@ def _s3_installed() -> Iterator[None]:
         yield
     except ImportError:
         raise RefusedToStart(
-            "settings: s3: needs obstore and botocore: install them with `pip install 'conveyor[s3]'`"
+            "settings: s3: needs obstore and botocore: install them with `pip install 'conveyor-batch[s3]'`"
         ) from None
 
 

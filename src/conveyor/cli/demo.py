@@ -22,7 +22,9 @@ try:
     from zenrows.batch import ZenRowsBatchClient
     from zenrows.batch.models import Run
 except ImportError:
-    raise RefusedToStart("the demo uses the official client: pip install zenrows") from None
+    raise RefusedToStart(
+        "the demo uses the official client: pip install 'conveyor-batch[demo]'"
+    ) from None
 
 KEY = "demo-key"
 POLL = 0.1  # seconds
@@ -81,7 +83,10 @@ def _scrape(client: ZenRowsBatchClient, count: int, target: Path, console: Conso
     saved = _save(client, job.job_id, target)
     console.print(_summary(run, count / taken))
     console.print(f"{saved} pages are in [b]{target}/pages/[/b], every row in results.ndjson")
-    console.print("Next: [b]make dev[/b], then point your client at http://127.0.0.1:8080/v1")
+    console.print(
+        "Next: [b]conveyor dev --mock-gateway[/b] (in a clone: [b]make dev[/b]), then point your "
+        "client at http://127.0.0.1:8080/v1"
+    )
     return run.stats.completed == run.stats.total == count and saved == run.stats.successful
 
 

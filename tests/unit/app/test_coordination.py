@@ -34,5 +34,5 @@ async def test_without_the_driver_the_refusal_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "conveyor.adapters.redis.coordination", None)
     settings = Settings(data=str(tmp_path), coordination="redis://host")
     async with AsyncExitStack() as stack:
-        with pytest.raises(RefusedToStart, match=r"pip install 'conveyor\[redis\]'"):
+        with pytest.raises(RefusedToStart, match=r"pip install 'conveyor-batch\[redis\]'"):
             await open_engines(settings, stack)

@@ -103,9 +103,9 @@ async def test_without_the_extra_an_s3_engine_says_what_to_install(
         opening = Opening(
             settings=settings, stack=stack, clock=FakeClock(), ids=FakeIds(), incarnation="one"
         )
-        with pytest.raises(RefusedToStart, match=r"pip install 'conveyor\[s3\]'"):
+        with pytest.raises(RefusedToStart, match=r"pip install 'conveyor-batch\[s3\]'"):
             await BLOBS["s3"].open(opening, "//pages/team?region=a")
-    with pytest.raises(RefusedToStart, match=r"pip install 'conveyor\[s3\]'"):
+    with pytest.raises(RefusedToStart, match=r"pip install 'conveyor-batch\[s3\]'"):
         [line async for line in migrate(settings)]
 
 

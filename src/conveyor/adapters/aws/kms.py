@@ -46,7 +46,7 @@ class KmsKeyProvider:
         except ImportError:
             raise RefusedToStart(
                 "settings: 'encryption' names a key of KMS, which needs botocore: install it with "
-                "`pip install 'conveyor[aws]'`"
+                "`pip install 'conveyor-batch[aws]'`"
             ) from None
         bounds = Config(
             connect_timeout=SECONDS, read_timeout=SECONDS, retries={"total_max_attempts": 3}

@@ -84,7 +84,7 @@ def _client(threads: int, connect: timedelta, read: timedelta) -> Any:
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - an extra
     except ImportError:
         raise RefusedToStart(
-            "step_functions: botocore is missing; install it with `pip install 'conveyor[aws]'`, "
+            "step_functions: botocore is missing; install it with `pip install 'conveyor-batch[aws]'`, "
             "or leave the setting empty"
         ) from None
     config = Config(
