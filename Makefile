@@ -1,23 +1,37 @@
 # Every command a person or CI needs. `make help` lists them.
 PYTHON ?= python3
 BIN := .venv/bin
+PROGRAM := .venv/.program
 STAMP := .venv/.ready
 EMULATORS := .venv-emulators/.ready
 
-.PHONY: help setup emulators demo dev up-aws up-postgres test test-long crash-points check format reference vendor screenshots bench bench-peers dist clean
+.PHONY: help install setup emulators demo dev up-aws up-postgres test test-long crash-points check format reference vendor screenshots bench bench-peers dist clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+install: $(PROGRAM) ## make .venv with the `conveyor` command and the official client
 
 setup: $(STAMP) $(EMULATORS) ## make .venv with the `conveyor` command, and what tests need beside it
 
 emulators: $(EMULATORS) ## make .venv-emulators, with what stands in for AWS in tests
 
-$(STAMP): pyproject.toml constraints.txt
+# What pip is doing, in one line on a terminal and in three elsewhere.
+PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
+SHOWN = awk -v live=$$(test -t 2 && echo 1) ' \
+	/^(Collecting|Processing)/ { n++; if (live) { printf "\r\033[K  %d packages: %s", n, $$2; fflush() } } \
+	/^Installing collected/ { printf "%s  %d packages found, installing them ...\n", live ? "\r\033[K" : "", n; fflush() }'
+
+$(PROGRAM): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Conveyor needs Python 3.11 to 3.14; set PYTHON=python3.x" if not (3, 11) <= sys.version_info < (3, 15) else 0)'
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "Installing Conveyor and its tools into .venv ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@test -x $(BIN)/python || { echo "Making .venv ..."; $(PYTHON) -m venv .venv; }
+	@echo "Installing Conveyor into .venv ..."
+	@{ $(PIP) -e '.[demo]' || echo $$? > .venv/.failed; } | $(SHOWN); ! test -e .venv/.failed || { rm .venv/.failed; exit 1; }
+	@touch $(PROGRAM)
+
+$(STAMP): $(PROGRAM)
+	@echo "Installing what the tests need into .venv ..."
+	@$(PIP) --quiet -e '.[dev]'
 	@touch $(STAMP)
 
 $(EMULATORS): emulators.txt
@@ -26,10 +40,10 @@ $(EMULATORS): emulators.txt
 	@.venv-emulators/bin/python -m pip install --quiet --disable-pip-version-check -r emulators.txt
 	@touch $(EMULATORS)
 
-demo: $(STAMP) ## scrape 1,000 URLs through the official client, and show what came of it
+demo: $(PROGRAM) ## scrape 1,000 URLs through the official client, and show what came of it
 	@$(BIN)/conveyor demo
 
-dev: $(STAMP) ## run the service on http://127.0.0.1:8080 with a mock gateway
+dev: $(PROGRAM) ## run the service on http://127.0.0.1:8080 with a mock gateway
 	@$(BIN)/conveyor dev --mock-gateway
 
 up-aws: setup ## run a deployment on emulated AWS with one api and two workers, until it is stopped

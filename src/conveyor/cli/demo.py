@@ -29,7 +29,7 @@ except ImportError:
 KEY = "demo-key"
 POLL = 0.1  # seconds
 PATIENCE = 300.0  # seconds
-STARTS_WITHIN = 60.0  # seconds
+STARTS_WITHIN = 300.0  # seconds, on a machine that is busy with something else
 
 
 def run_demo(count: int, folder: str) -> None:
