@@ -358,3 +358,83 @@ class WireNewKey(Document, frozen=True):
 class WireKeyInUse(Document, frozen=True):
     active_kid: str
     created_at: datetime
+
+
+class WireIdentity(Document, frozen=True):
+    """The caller of a key, and what the key may do."""
+
+    caller: str
+    scopes: list[str] = always([])  # `read`, `write`, `operator`, or a newer one
+
+
+class WireCaller(Document, frozen=True, kw_only=True):
+    """A caller as operators see it: its keys, and its live runs together."""
+
+    caller: str
+    active_keys: int = always(0)  # of those that were created here
+    last_used_at: datetime | None = None  # the last use of one of its keys
+    live_runs: int = always(0)
+    open_tasks: int = always(0)  # of the live runs
+    spend: WireSpend = always(WireSpend())  # of the live runs
+
+
+class WireCallers(Document, frozen=True):
+    callers: list[WireCaller]
+    next_cursor: str | None = always(None)
+
+
+class WireLiveRun(Document, frozen=True, kw_only=True):
+    """A live run with its caller."""
+
+    caller: str
+    job_name: str | None = None
+    run: WireRun
+
+
+class WireLiveRuns(Document, frozen=True):
+    runs: list[WireLiveRun]
+    next_cursor: str | None = always(None)
+
+
+class WireDeadLetter(Document, frozen=True, kw_only=True):
+    """A message of the control queue that was given up, and why."""
+
+    message_id: str
+    kind: str
+    payload: dict[str, str] = always({})
+    reason: str = always("")
+    dead_lettered_at: datetime
+
+
+class WireDeadLetters(Document, frozen=True):
+    dead_letters: list[WireDeadLetter]
+    next_cursor: str | None = always(None)
+
+
+class WireProcess(Document, frozen=True, kw_only=True):
+    """A live process. `process_id` is new at each start."""
+
+    process_id: str
+    role: str
+    host: str
+    version: str
+    started_at: datetime
+
+
+class WireProcesses(Document, frozen=True):
+    processes: list[WireProcess]
+
+
+class WireEngine(Document, frozen=True, kw_only=True):
+    """An engine as the process that answers finds it."""
+
+    holds: str  # a kind of state: `metadata`, `tasks`, `bodies`, and so on
+    engine: str  # the scheme of its URL: `sqlite`, `dynamodb`, and so on
+    available: bool
+    elapsed_ms: int  # that one small read took
+    error: str | None = None
+
+
+class WireEngines(Document, frozen=True, kw_only=True):
+    engines: list[WireEngine]
+    disk_free: int | None = None  # bytes, where an engine is in the data folder

@@ -25,6 +25,8 @@ IDS = {
     "task": f"00000000-{'0' * 24}",
     "export": "01ARZ3NDEKTSV4RRFFQ69G5FAX",
     "event": "01ARZ3NDEKTSV4RRFFQ69G5FAY",
+    "caller": "nobody",
+    "message": "01ARZ3NDEKTSV4RRFFQ69G5FAZ",
 }
 
 

@@ -21,6 +21,7 @@ from structlog.contextvars import bound_contextvars
 from conveyor.api import problems
 from conveyor.api.auth import Callers, admit
 from conveyor.api.dashboard import Dashboard
+from conveyor.api.handlers.all_callers import AllCallersHandlers
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
 from conveyor.api.handlers.operators import OperatorHandlers
@@ -68,11 +69,12 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Handlers(NamedTuple):
-    """The handlers of all routes; those of `ROUTES` are methods of the first three."""
+    """The handlers of all routes; those of `ROUTES` are methods of the first four."""
 
     jobs: JobHandlers
     files: FileHandlers
     webhooks: WebhookHandlers
+    all_callers: AllCallersHandlers
     operators: OperatorHandlers
 
 
@@ -227,21 +229,26 @@ class Admission:
     rates: Rates
     connections: Connections
 
-    async def check_request(self, request: Request) -> None:
-        await admit(request, self.callers)
+    async def check_request(self, request: Request, *, for_operators: bool) -> None:
+        await admit(request, self.callers, for_operators=for_operators)
         self.connections.count(request)
         await self.rates.count(request)
 
 
 def _contract_routes(handlers: Handlers, admission: Admission) -> list[Route]:
     """Return one route per path, so that the `Allow` of a 405 names every method of the path."""
-    public = (handlers.jobs, handlers.files, handlers.webhooks)
+    public = (handlers.jobs, handlers.files, handlers.webhooks, handlers.all_callers)
     paths: dict[str, dict[str, Endpoint]] = {}
     for route in ROUTES:
         [serve] = [getattr(one, route.handler) for one in public if hasattr(one, route.handler)]
         paths.setdefault(route.path, {})[route.method] = serve
+    for_operators = {route.path for route in ROUTES if route.for_operators}
     return [
-        Route(path, _by_method(calls, admission), methods=list(calls))
+        Route(
+            path,
+            _by_method(calls, admission, for_operators=path in for_operators),
+            methods=list(calls),
+        )
         for path, calls in paths.items()
     ]
 
@@ -255,9 +262,11 @@ def _linked_routes(files: FileHandlers) -> list[Route]:
     ]
 
 
-def _by_method(calls: Mapping[str, Endpoint], admission: Admission) -> Endpoint:
+def _by_method(
+    calls: Mapping[str, Endpoint], admission: Admission, *, for_operators: bool
+) -> Endpoint:
     async def serve(request: Request) -> Response:
-        await admission.check_request(request)
+        await admission.check_request(request, for_operators=for_operators)
         return await calls["GET" if request.method == "HEAD" else request.method](request)
 
     return serve

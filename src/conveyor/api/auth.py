@@ -1,6 +1,7 @@
 """Authentication of requests by their `X-API-Key` header, before their body is read."""
 
 import hmac
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -8,7 +9,7 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from conveyor.domain.api_key import EVERYTHING, Scope, digest
+from conveyor.domain.api_key import EVERYTHING, OWN_JOBS, Scope, digest, id_in
 from conveyor.domain.ids import ApiKeyId, CallerId
 from conveyor.errors import PermissionDenied, Unauthenticated
 from conveyor.steps.auth import Authenticate
@@ -16,6 +17,8 @@ from conveyor.steps.auth import Authenticate
 IN_QUERY = {"apikey", "api_key", "api-key", "x-api-key", "key"}
 LONGEST_KEY = 512
 READS = {"GET", "HEAD"}
+# Of the `Host` header. Anything else may be the name of another site that resolves to this machine.
+LOOPBACK_HOST = re.compile(r"(127\.[0-9.]+|localhost|\[::1\])(:[0-9]+)?", re.ASCII | re.IGNORECASE)
 # The same text for unknown, revoked and expired keys, so that it does not reveal which keys exist.
 UNKNOWN = "This API key is not valid here"
 
@@ -25,8 +28,8 @@ class Identity(msgspec.Struct, frozen=True):
 
     caller: CallerId
     gateway_key: str | None
-    scopes: Sequence[Scope] = EVERYTHING
-    api_key_id: ApiKeyId | None = None  # with `auth = keys`
+    scopes: Sequence[Scope] = OWN_JOBS
+    api_key_id: ApiKeyId | None = None  # None if the key was not created here
 
 
 class Callers(Protocol):
@@ -40,18 +43,33 @@ class Callers(Protocol):
 class ForwardedKeys:
     """Callers send their own gateway keys, which the service passes on.
 
-    With `keys`, only those are accepted.
+    With `keys`, only those are accepted. Operators send API keys of this service. With `trusts_all`
+    every caller is an operator as well, unless the request is addressed to another host.
     """
 
-    def __init__(self, keys: Sequence[str]) -> None:
+    def __init__(
+        self, authenticate: Authenticate, keys: Sequence[str] = (), *, trusts_all: bool = False
+    ) -> None:
+        self._authenticate = authenticate
         self._known = [digest(key) for key in keys]
+        self._trusts_all = trusts_all
 
     async def identify(self, request: Request) -> Identity:
         key = _key(request)
+        if operator := await self._operator(key):
+            return operator
         found = digest(key)
         if self._known and not self._is_known(found):
             raise Unauthenticated(UNKNOWN)
-        return Identity(CallerId(found.hex()[:32]), key)
+        is_trusted = self._trusts_all and LOOPBACK_HOST.fullmatch(request.headers.get("host", ""))
+        scopes = EVERYTHING if is_trusted else OWN_JOBS
+        return Identity(CallerId(found.hex()[:32]), key, scopes)
+
+    async def _operator(self, key: str) -> Identity | None:
+        known = await self._authenticate.key(key) if id_in(key) else None
+        if known is None or Scope.OPERATOR not in known.scopes:
+            return None
+        return Identity(known.caller, None, known.scopes, known.id)
 
     def _is_known(self, found: bytes) -> bool:
         # Compare with every key: the response time must not depend on which one matches.
@@ -88,9 +106,11 @@ def needed(method: str) -> Scope:
     return Scope.READ if method in READS else Scope.WRITE
 
 
-async def admit(request: Request, callers: Callers) -> None:
+async def admit(request: Request, callers: Callers, *, for_operators: bool = False) -> None:
     """Authenticate and authorize a request; `identity_of` then returns its caller."""
     known = await callers.identify(request)
+    if for_operators and Scope.OPERATOR not in known.scopes:
+        raise PermissionDenied("This is for operators: send an API key with the scope `operator`")
     if needed(request.method) not in known.scopes:
         raise PermissionDenied("This API key may only read: send one with the scope `write`")
     request.state.identity = known

@@ -244,7 +244,7 @@ def _errors(route: Route) -> dict[int, list[str]]:
     for status in route.statuses:
         if status >= 400 and status not in told:
             kinds += [kind for kind in _tree(ConveyorError) if _status(kind) == status]
-    if needed(route.method) is Scope.WRITE:
+    if needed(route.method) is Scope.WRITE or route.for_operators:
         kinds.append(PermissionDenied)
     codes: dict[int, list[str]] = {}
     for kind in kinds:

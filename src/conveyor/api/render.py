@@ -18,6 +18,9 @@ from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.signing import SigningKeys
 from conveyor.domain.task import Attempt, Task, TaskStatus
 from conveyor.domain.webhook import Webhook
+from conveyor.ports.control_queue import DeadLetter
+from conveyor.ports.coordination import Member
+from conveyor.steps.operators import CallerView, Health, LiveRunView
 from conveyor.steps.read import JobView, RunView
 from conveyor.steps.rerun import Rerunning
 
@@ -244,6 +247,81 @@ def event_shown(progress: RunProgress) -> bytes:
     )
     kind = b"end" if progress.is_last else b"progress"
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (progress.mark.encode(), kind, encode(data))
+
+
+# Documents for operators.
+
+
+def callers_shown(views: Sequence[CallerView], next_cursor: str | None) -> wire.WireCallers:
+    shown = [
+        wire.WireCaller(
+            caller=view.caller,
+            active_keys=view.active_keys,
+            last_used_at=view.last_used_at,
+            live_runs=view.live_runs,
+            open_tasks=view.open_tasks,
+            spend=_spend(view.counts.spend),
+        )
+        for view in views
+    ]
+    return wire.WireCallers(shown, next_cursor)
+
+
+def live_runs_shown(views: Sequence[LiveRunView], next_cursor: str | None) -> wire.WireLiveRuns:
+    shown = [
+        wire.WireLiveRun(
+            caller=job.caller,
+            job_name=job.name,
+            run=run_shown(view.run, view.settled, view.waiting),
+        )
+        for job, view in ((one.job, one.view) for one in views)
+    ]
+    return wire.WireLiveRuns(shown, next_cursor)
+
+
+def dead_letters_shown(
+    found: Sequence[DeadLetter], next_cursor: str | None
+) -> wire.WireDeadLetters:
+    shown = [
+        wire.WireDeadLetter(
+            message_id=one.id,
+            kind=one.kind,
+            payload=dict(one.payload),
+            reason=one.reason,
+            dead_lettered_at=one.dead_lettered_at,
+        )
+        for one in found
+    ]
+    return wire.WireDeadLetters(shown, next_cursor)
+
+
+def processes_shown(members: Sequence[Member]) -> wire.WireProcesses:
+    return wire.WireProcesses(
+        [
+            wire.WireProcess(
+                process_id=one.id,
+                role=one.role,
+                host=one.host,
+                version=one.version,
+                started_at=one.started_at,
+            )
+            for one in members
+        ]
+    )
+
+
+def health_shown(health: Health) -> wire.WireEngines:
+    shown = [
+        wire.WireEngine(
+            holds=one.holds,
+            engine=one.engine,
+            available=one.error is None,
+            elapsed_ms=one.elapsed_ms,
+            error=one.error,
+        )
+        for one in health.engines
+    ]
+    return wire.WireEngines(engines=shown, disk_free=health.disk_free)
 
 
 def _shown_waiting(status: RunStatus, waiting: Waiting | None) -> wire.WireWaiting | None:

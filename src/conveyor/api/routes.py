@@ -43,6 +43,8 @@ from conveyor.errors import (
 JOB = "/v1/jobs/{job}"
 RUN = JOB + "/runs/{run}"
 TASK = "/tasks/{task}"
+OPERATOR = "/v1/operator"
+ANY_JOB = OPERATOR + "/jobs/{job}"
 
 LISTING = ("limit", "cursor")
 KEY_REFUSED = (SubscriptionInactive, PaymentRequired, ApiKeyCapReached)
@@ -63,6 +65,11 @@ class Route(msgspec.Struct, frozen=True):
     raises: Sequence[
         type[ConveyorError]
     ] = ()  # the errors of its statuses, where it cannot raise all that have the status
+
+    @property
+    def for_operators(self) -> bool:
+        """Whether a key must have the scope `operator`."""
+        return self.path.startswith(OPERATOR)
 
 
 ROUTES: tuple[Route, ...] = (
@@ -226,5 +233,51 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "DELETE", "/v1/hmac/keys/rotate", "give_up_rotation", "Cancel a key rotation",
         (204, 401, 503),
+    ),
+    Route(
+        "GET", "/v1/caller", "get_caller", "Get the caller and the scopes of your key",
+        (200, 401, 503), wire.WireIdentity,
+    ),
+    Route(
+        "GET", OPERATOR + "/callers", "list_callers", "List all callers (operators)",
+        (200, 400, 401, 503), wire.WireCallers, query=LISTING,
+    ),
+    Route(
+        "GET", OPERATOR + "/callers/{caller}/jobs", "list_jobs_of_caller",
+        "List the jobs of any caller (operators)", (200, 400, 401, 503), wire.WireJobs,
+        query=("status", "type", *LISTING),
+    ),
+    Route(
+        "GET", OPERATOR + "/runs", "list_live_runs", "List the live runs of all callers (operators)",
+        (200, 400, 401, 503), wire.WireLiveRuns, query=("caller", *LISTING),
+    ),
+    Route(
+        "GET", OPERATOR + "/dead_letters", "list_dead_letters",
+        "List dead letters of the control queue (operators)", (200, 400, 401, 503),
+        wire.WireDeadLetters, query=LISTING,
+    ),
+    Route(
+        "POST", OPERATOR + "/dead_letters/{message}/redrive", "redrive_dead_letter",
+        "Put a dead letter back on the control queue (operators)", (202, 401, 404, 503),
+    ),
+    Route(
+        "GET", OPERATOR + "/processes", "list_processes", "List the live processes (operators)",
+        (200, 401, 503), wire.WireProcesses,
+    ),
+    Route(
+        "GET", OPERATOR + "/engines", "check_engines", "Check that every engine answers (operators)",
+        (200, 401, 503), wire.WireEngines,
+    ),
+    Route(
+        "POST", ANY_JOB + "/pause", "pause_any_run", "Pause the live run of any job (operators)",
+        (200, 401, 404, 409, 503), wire.WireRun, raises=(Conflict,),
+    ),
+    Route(
+        "POST", ANY_JOB + "/resume", "resume_any_run", "Resume the live run of any job (operators)",
+        (200, 401, 402, 404, 409, 503), wire.WireRun, raises=(*KEY_REFUSED, Conflict),
+    ),
+    Route(
+        "POST", ANY_JOB + "/stop", "stop_any_run", "Stop the live run of any job (operators)",
+        (200, 401, 404, 409, 503), wire.WireRun, raises=(RunNotStoppable,),
     ),
 )  # fmt: skip

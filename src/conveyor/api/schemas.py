@@ -8,6 +8,7 @@ its own words, where the domain lists every bad task with its reason.
 from typing import Any
 
 from conveyor.domain import (
+    api_key,
     cron,
     cursor,
     params,
@@ -177,8 +178,10 @@ SOURCES: list[Document] = [
         },
     },
 ]
+CALLER_NAME: Document = {"type": "string", "pattern": f"^{api_key.CALLER.pattern}$"}
 PATHS: dict[str, Document] = {
     "task": {"type": "string", "pattern": f"^{TASK_ID.pattern}$"},
+    "caller": CALLER_NAME,
     "": {"type": "string", "pattern": f"^{ULID.pattern}$"},  # of anything else
 }
 # An empty cursor is the same as none.
@@ -193,6 +196,18 @@ QUERIES: dict[str, dict[str, Document]] = {
         "limit": LISTED,
         "cursor": AFTER_ID,
     },
+    "list_jobs_of_caller": {
+        "status": {"enum": list(JobStatus)},
+        "type": {"enum": list(JobType)},
+        "limit": LISTED,
+        "cursor": AFTER_ID,
+    },
+    "list_callers": {
+        "limit": LISTED,
+        "cursor": {"type": "string", "pattern": f"^({api_key.CALLER.pattern})?$"},
+    },
+    "list_live_runs": {"caller": CALLER_NAME, "limit": LISTED, "cursor": AFTER_ID},
+    "list_dead_letters": {"limit": LISTED, "cursor": AFTER_ID},
     "list_runs": {"limit": LISTED, "cursor": AFTER_ID},
     "list_deliveries": {"limit": LISTED, "cursor": AFTER_ID},
     "list_results": {
@@ -210,6 +225,7 @@ ABOUT = {
     "cursor": "`next_cursor` of the page before",
     "status": "Only those of this status",
     "type": "Only those of this type",
+    "caller": "Only those of this caller",
 }
 # Handler -> an example of its body.
 EXAMPLES: dict[str, Document] = {

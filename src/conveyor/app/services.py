@@ -5,6 +5,7 @@ Also the steps of operators' commands, which run in the service or over stores o
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -25,6 +26,7 @@ from conveyor.api.app import (
 )
 from conveyor.api.auth import Callers, ForwardedKeys, OwnKeys
 from conveyor.api.dashboard import Dashboard
+from conveyor.api.handlers.all_callers import AllCallersHandlers
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
 from conveyor.api.handlers.operators import OperatorHandlers
@@ -44,6 +46,7 @@ from conveyor.steps.auth import Authenticate
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.doctor.audit import Audit
 from conveyor.steps.doctor.doctor import LEAST_ROOM, Doctor
+from conveyor.steps.operators import EngineHealth, Health, Operators
 from conveyor.steps.rotate_encryption import LISTING_LAG, RotateEncryption
 from conveyor.steps.shared.members import Members
 from conveyor.steps.shared.notifier import Notifier
@@ -63,6 +66,7 @@ from conveyor.telemetry.process import ProcessMetrics
 from conveyor.timekeeping import Timekeeper
 
 WORKING = {"worker", "serve"}  # roles that run loops
+EngineRead = Callable[[], Awaitable[object]]
 READY_WITHIN = timedelta(seconds=3)  # probes of supervisors wait for seconds
 # Ports that `timed` does not wrap: the first two never wait, the others have their own metrics.
 NOT_TIMED = {"clock", "ids", "encryption", "gateway", "webhooks"}
@@ -113,12 +117,20 @@ def build_service(
         token=new_token(),
     )
     ready = _readiness(engines, steps.dispatcher, runs_workers=runs_workers)
+    members = _members(engines, role)
     if serves_api:
-        app = _application(settings, engines, metrics, steps, operators, ready=ready)
+        app = _application(
+            settings,
+            engines,
+            metrics,
+            steps,
+            all_callers=_all_callers(settings, engines, steps, members),
+            operators=operators,
+            ready=ready,
+        )
     else:
         memory = BodyMemory(settings.bodies_in_flight)
         app = build_monitoring_app(metrics, engines.ids, ready, body_memory=memory)
-    members = _members(engines, role)
     return Service(
         app=app,
         steps=steps,
@@ -220,8 +232,9 @@ def _application(
     engines: Engines,
     metrics: Metrics,
     steps: Steps,
-    operators: OperatorHandlers,
     *,
+    all_callers: AllCallersHandlers,
+    operators: OperatorHandlers,
     ready: Ready,
 ) -> Application:
     rates = Rates(
@@ -232,7 +245,7 @@ def _application(
     )
     callers = _callers(settings, steps.authenticate)
     return build_app(
-        _handlers(settings, engines, metrics, steps, operators),
+        _handlers(settings, engines, metrics, steps, all_callers=all_callers, operators=operators),
         Admission(callers, rates, Connections(settings.caller_connections)),
         metrics,
         engines.ids,
@@ -247,6 +260,8 @@ def _handlers(
     engines: Engines,
     metrics: Metrics,
     steps: Steps,
+    *,
+    all_callers: AllCallersHandlers,
     operators: OperatorHandlers,
 ) -> Handlers:
     jobs = JobHandlers(
@@ -271,12 +286,40 @@ def _handlers(
     webhooks = WebhookHandlers(
         webhooks=steps.manage_webhooks, signing_keys=steps.rotate_signing_keys
     )
-    return Handlers(jobs, files, webhooks, operators)
+    return Handlers(jobs, files, webhooks, all_callers, operators)
+
+
+def _all_callers(
+    settings: Settings, engines: Engines, steps: Steps, members: Members
+) -> AllCallersHandlers:
+    reads = _engine_reads(engines)
+
+    async def check_health() -> Health:
+        engine_of = {name: urlsplit(getattr(settings, name)).scheme for name in reads}
+        return Health(
+            await asyncio.gather(
+                *(_measure_engine(name, engine_of[name], read) for name, read in reads.items())
+            ),
+            (await engines.disk_space()).free if engines.disk_space else None,
+        )
+
+    operators = Operators(
+        metadata=engines.metadata,
+        tasks=engines.tasks,
+        control_queue=engines.control_queue,
+        coordination=engines.coordination,
+        clock=engines.clock,
+        me=members.me,
+        check_health=check_health,
+        waits=steps.read.waits,
+    )
+    return AllCallersHandlers(operators=operators, lifecycle=steps.lifecycle, read=steps.read)
 
 
 def _callers(settings: Settings, authenticate: Authenticate) -> Callers:
     if settings.mode is not Auth.KEYS:
-        return ForwardedKeys(settings.api_keys)
+        is_dev = settings.mode is Auth.DEV
+        return ForwardedKeys(authenticate, settings.api_keys, trusts_all=is_dev)
     return OwnKeys(
         authenticate,
         gateway_key=settings.gateway_key or None,
@@ -290,17 +333,9 @@ def _readiness(engines: Engines, dispatcher: Dispatcher, *, runs_workers: bool) 
     It raises `Unavailable`, with the name of the engine, when one does not answer or the disk is
     full. A process without workers serves every request without coordination.
     """
-    reads: dict[str, Callable[[], Awaitable[object]]] = {
-        "metadata": lambda: engines.metadata.live_runs(limit=1),
-        "tasks": lambda: engines.tasks.runs_held(limit=1),
-        "control_queue": lambda: engines.control_queue.is_live("ready", "ready"),
-        "bodies": lambda: engines.bodies.names(JobId("ready"), RunId("ready"), limit=1),
-        "blobs": lambda: engines.blobs.length("ready"),
-    }
-    if queues := engines.queues:
-        reads["queues"] = lambda: queues.receive(RunId("ready"), 1)
-    if runs_workers:
-        reads["coordination"] = lambda: engines.coordination.held("ready")
+    reads = _engine_reads(engines)
+    if not runs_workers:
+        del reads["coordination"]
 
     async def ready() -> None:
         free = (await engines.disk_space()).free if engines.disk_space else LEAST_ROOM
@@ -320,7 +355,32 @@ def _readiness(engines: Engines, dispatcher: Dispatcher, *, runs_workers: bool) 
     return ready
 
 
-async def _check_engine(name: str, read: Callable[[], Awaitable[object]]) -> None:
+def _engine_reads(engines: Engines) -> dict[str, EngineRead]:
+    """Return one small read of each engine, by the kind of state that it holds."""
+    reads: dict[str, EngineRead] = {
+        "metadata": lambda: engines.metadata.live_runs(limit=1),
+        "tasks": lambda: engines.tasks.runs_held(limit=1),
+        "control_queue": lambda: engines.control_queue.is_live("ready", "ready"),
+        "bodies": lambda: engines.bodies.names(JobId("ready"), RunId("ready"), limit=1),
+        "blobs": lambda: engines.blobs.length("ready"),
+        "coordination": lambda: engines.coordination.held("ready"),
+    }
+    if queues := engines.queues:
+        reads["queues"] = lambda: queues.receive(RunId("ready"), 1)
+    return reads
+
+
+async def _measure_engine(name: str, engine: str, read: EngineRead) -> EngineHealth:
+    started, error = time.monotonic(), None
+    try:
+        await _check_engine(name, read)
+    except Unavailable as failure:
+        error = str(failure)
+    elapsed_ms = round(1_000 * (time.monotonic() - started))
+    return EngineHealth(holds=name, engine=engine, elapsed_ms=elapsed_ms, error=error)
+
+
+async def _check_engine(name: str, read: EngineRead) -> None:
     try:
         async with asyncio.timeout(READY_WITHIN.total_seconds()):
             await read()

@@ -10,6 +10,7 @@ import typer
 
 from conveyor.cli import output
 from conveyor.cli.operators import Json, with_admin
+from conveyor.domain.api_key import Scope
 from conveyor.errors import ConveyorError, InvalidArgument, RefusedToStart
 
 if TYPE_CHECKING:
@@ -41,7 +42,13 @@ def create(
         typer.Option(help="The caller it belongs to; a caller may have several [a new one]."),
     ] = None,
     name: Annotated[str, typer.Option(help="A name for the key.")] = "",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Allow reading only.")] = False,
+    scope: Annotated[
+        Scope,
+        typer.Option(help="What it may do, each with those before it: read, write, operator."),
+    ] = Scope.WRITE,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Without the scope write.")
+    ] = False,
     expires: Annotated[
         str | None, typer.Option(help="After 12h or 90d, or on 2027-01-31 [never].")
     ] = None,
@@ -64,7 +71,8 @@ def create(
     wanted = NewKey(
         caller=caller,
         name=name,
-        read_only=read_only,
+        read_only=read_only or scope is Scope.READ,
+        operator=scope is Scope.OPERATOR,
         expires_at=_moment(expires) if expires else None,
         gateway_key=_gateway_key(gateway_key_from_env, ask=gateway_key),
     )

@@ -22,6 +22,7 @@ GATEWAY_KEY = re.compile(r"[\x21-\x7e]{1,512}", re.ASCII)
 class Scope(StrEnum):
     READ = "read"
     WRITE = "write"
+    OPERATOR = "operator"  # to see and act on the jobs of all callers
 
 
 class KeyStatus(StrEnum):
@@ -30,7 +31,8 @@ class KeyStatus(StrEnum):
     REVOKED = "revoked"
 
 
-EVERYTHING = (Scope.READ, Scope.WRITE)
+OWN_JOBS = (Scope.READ, Scope.WRITE)  # of one caller
+EVERYTHING = (*OWN_JOBS, Scope.OPERATOR)
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +43,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     digest: bytes  # SHA-256 of the whole key
     created_at: datetime
     name: str = ""
-    scopes: tuple[Scope, ...] = EVERYTHING
+    scopes: tuple[Scope, ...] = OWN_JOBS
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
@@ -55,12 +57,14 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     caller: str | None = None
     name: str = ""
     read_only: bool = False
+    operator: bool = False
     expires_at: datetime | None = None
     gateway_key: str | None = None
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
-        return (Scope.READ,) if self.read_only else EVERYTHING
+        own = (Scope.READ,) if self.read_only else OWN_JOBS
+        return (*own, Scope.OPERATOR) if self.operator else own
 
 
 def written(key_id: ApiKeyId, secret: str) -> str:

@@ -1,5 +1,6 @@
 """Pagination: cursors and limits of listings. A cursor is opaque to callers."""
 
+from conveyor.domain.api_key import CALLER
 from conveyor.domain.ids import TaskId, is_ulid, task_index
 from conveyor.domain.json_bodies import field_error
 from conveyor.errors import InvalidArgument
@@ -17,6 +18,13 @@ def after_id(cursor: str | None) -> str | None:
     if not is_ulid(cursor):
         raise _odd_cursor(cursor)
     return cursor
+
+
+def after_caller(cursor: str | None) -> str:
+    """The name after which a listing of callers continues; "" for the first page."""
+    if cursor and not CALLER.fullmatch(cursor):
+        raise _odd_cursor(cursor)
+    return cursor or ""
 
 
 def _odd_cursor(cursor: str) -> InvalidArgument:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from conveyor.api.handlers.all_callers import AllCallersHandlers
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
 from conveyor.api.handlers.webhooks import WebhookHandlers
@@ -60,6 +61,17 @@ CONTRACT = {
     ("DELETE", "/v1/hmac/keys/rotate"),
     ("POST", "/v1/webhook/test"),
     ("POST", "/v1/job_inputs"),
+    ("GET", "/v1/caller"),
+    ("GET", "/v1/operator/callers"),
+    ("GET", "/v1/operator/callers/{caller}/jobs"),
+    ("GET", "/v1/operator/runs"),
+    ("GET", "/v1/operator/dead_letters"),
+    ("POST", "/v1/operator/dead_letters/{message}/redrive"),
+    ("GET", "/v1/operator/processes"),
+    ("GET", "/v1/operator/engines"),
+    ("POST", "/v1/operator/jobs/{job}/pause"),
+    ("POST", "/v1/operator/jobs/{job}/resume"),
+    ("POST", "/v1/operator/jobs/{job}/stop"),
 }
 
 
@@ -79,7 +91,7 @@ def test_every_route_names_a_handler_that_exists() -> None:
     for route in ROUTES:
         [door] = [
             one
-            for one in (JobHandlers, FileHandlers, WebhookHandlers)
+            for one in (JobHandlers, FileHandlers, WebhookHandlers, AllCallersHandlers)
             if hasattr(one, route.handler)
         ]
         assert callable(getattr(door, route.handler))

@@ -9,8 +9,8 @@ import pytest
 
 from conveyor.adapters.crypto.key_ring import AesKeyRing, new_secret
 from conveyor.domain.api_key import (
-    EVERYTHING,
     FORM,
+    OWN_JOBS,
     ApiKey,
     KeyStatus,
     NewKey,
@@ -193,7 +193,7 @@ async def test_the_gateway_key_of_a_key_opens_for_that_key_only(desk: Desk) -> N
 async def test_scopes_are_what_was_asked_for(desk: Desk) -> None:
     full = await desk.admin.create(NewKey())
     reading = await desk.admin.create(NewKey(read_only=True))
-    assert full.about.scopes == EVERYTHING
+    assert full.about.scopes == OWN_JOBS
     assert reading.about.scopes == (Scope.READ,)
 
 

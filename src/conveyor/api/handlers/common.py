@@ -1,6 +1,6 @@
 """What handlers share: the parameters of a request, and responses in JSON."""
 
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,10 +9,14 @@ from conveyor.api.auth import caller_of
 from conveyor.api.render import encode
 from conveyor.domain import cursor
 from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.job import JobStatus, JobType
+from conveyor.domain.json_bodies import field_error, nearest
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
+
+Choice = TypeVar("Choice", JobStatus, JobType)
 
 
 class PageQuery(TypedDict):
@@ -22,17 +26,42 @@ class PageQuery(TypedDict):
     before: str | None
 
 
+class JobsFilter(TypedDict):
+    """Which jobs of a listing are requested."""
+
+    status: JobStatus | None
+    kind: JobType | None
+
+
 def json_response(document: object, status: int = 200) -> Response:
     return Response(encode(document), status, media_type=JSON)
 
 
 def page(request: Request) -> PageQuery:
+    return {"limit": limit(request), "before": cursor.after_id(request.query_params.get("cursor"))}
+
+
+def limit(request: Request) -> int:
+    given = request.query_params.get("limit")
+    return cursor.limit(given, default=cursor.DEFAULT_LIMIT, most=cursor.MOST_LISTED)
+
+
+def jobs_filter(request: Request) -> JobsFilter:
     query = request.query_params
-    most = cursor.MOST_LISTED
     return {
-        "limit": cursor.limit(query.get("limit"), default=cursor.DEFAULT_LIMIT, most=most),
-        "before": cursor.after_id(query.get("cursor")),
+        "status": _choice(query.get("status"), "status", JobStatus),
+        "kind": _choice(query.get("type"), "type", JobType),
     }
+
+
+def _choice(text: str | None, name: str, kind: type[Choice]) -> Choice | None:
+    if text is None:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        what = f"must be one of {', '.join(kind)}, got {text[:40]!r}{nearest(text, list(kind))}"
+        raise field_error(name, what) from None
 
 
 def job_id(request: Request) -> JobId:

@@ -3,7 +3,6 @@
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +16,7 @@ from conveyor.api.handlers.common import (
     JSON,
     caller_and_job,
     job_id,
+    jobs_filter,
     json_response,
     page,
     run_id,
@@ -24,8 +24,8 @@ from conveyor.api.handlers.common import (
 )
 from conveyor.api.intake import LARGEST_SMALL_BODY, read_body, take_call
 from conveyor.domain.ids import RunId
-from conveyor.domain.job import Job, JobStatus, JobType
-from conveyor.domain.json_bodies import LONGEST_SHOWN, field_error, nearest
+from conveyor.domain.job import Job
+from conveyor.domain.json_bodies import LONGEST_SHOWN
 from conveyor.domain.run import PauseState, Run
 from conveyor.domain.schedule import ScheduleState, parse_schedule, parse_turn
 from conveyor.domain.selection import parse_rerun
@@ -42,8 +42,6 @@ from conveyor.steps.shared.idempotency import Answer
 from conveyor.steps.submit import SubmitJob
 
 KEEP_ALIVE = b":\n\n"  # a comment of an event stream: proxies see bytes, clients ignore it
-
-Choice = TypeVar("Choice", JobStatus, JobType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +78,12 @@ class JobHandlers:
         return _answered(await rerun)
 
     async def list_jobs(self, request: Request) -> Response:
-        query = request.query_params
-        views, after = await self.read.jobs(
-            caller_of(request),
-            **page(request),
-            status=_choice(query.get("status"), "status", JobStatus),
-            kind=_choice(query.get("type"), "type", JobType),
-        )
-        return json_response(render.jobs_shown(views, after))
+        found = await self.read.jobs(caller_of(request), **page(request), **jobs_filter(request))
+        return json_response(render.jobs_shown(*found))
+
+    async def get_caller(self, request: Request) -> Response:
+        known = identity_of(request)
+        return json_response(wire.WireIdentity(known.caller, list(map(str, known.scopes))))
 
     async def get_job(self, request: Request) -> Response:
         view = await self.read.job(*caller_and_job(request))
@@ -212,13 +208,3 @@ def _check_query(request: Request) -> None:
 def _answered(answer: Answer) -> Response:
     headers = {render.IGNORED: ", ".join(answer.ignored)} if answer.ignored else None
     return Response(answer.body, answer.status, headers, media_type=JSON)
-
-
-def _choice(text: str | None, name: str, kind: type[Choice]) -> Choice | None:
-    if text is None:
-        return None
-    try:
-        return kind(text)
-    except ValueError:
-        what = f"must be one of {', '.join(kind)}, got {text[:40]!r}{nearest(text, list(kind))}"
-        raise field_error(name, what) from None
