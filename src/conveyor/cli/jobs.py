@@ -17,16 +17,19 @@ from conveyor.client.transport import decoded
 from conveyor.errors import RefusedToStart
 
 PAGE = 100  # jobs or runs
+JOB_HEADS = ("job", "name", "status", "run", "done", "total", "failed", "created")
 
 Listed = Annotated[int, typer.Option(min=1, help="How many at most.")]
 
 
 class RowPage(msgspec.Struct, frozen=True):
-    """A page of jobs, runs or webhook events whose rows are not decoded yet."""
+    """A page of a listing whose rows are not decoded yet."""
 
     jobs: list[msgspec.Raw] = []
     runs: list[msgspec.Raw] = []
     events: list[msgspec.Raw] = []
+    callers: list[msgspec.Raw] = []
+    dead_letters: list[msgspec.Raw] = []
     next_cursor: str | None = None
 
 
@@ -51,11 +54,10 @@ def jobs(
     if as_json:
         output.json_line(msgspec.json.encode(found))
         return
-    heads = ("job", "name", "status", "run", "done", "total", "failed", "created")
-    output.table(heads, [_job_row(decoded(raw, Job)) for raw in found["jobs"]])
+    output.table(JOB_HEADS, [job_row(decoded(raw, Job)) for raw in found["jobs"]])
 
 
-def _job_row(job: Job) -> tuple[object, ...]:
+def job_row(job: Job) -> tuple[object, ...]:
     head = (job.job_id, job.name or "", job.status, output.shown_status(job.latest_run))
     return (*head, *_numbers(job.latest_run), output.seconds_of(job.created_at))
 
@@ -77,13 +79,13 @@ def runs(service: Endpoint, job: JobId, *, limit: Listed = 20, as_json: Json = F
 
 
 def list_rows(
-    client: Conveyor, field: str, *path: str, limit: int, status: str | None = None
+    client: Conveyor, field: str, *path: str, limit: int, **filters: str | None
 ) -> dict[str, Any]:
     """Up to `limit` rows, over as many pages as that takes, as one document of the API."""
     rows: list[msgspec.Raw] = []
     cursor: str | None = None
     while len(rows) < limit:
-        query = {"status": status, "limit": min(limit - len(rows), PAGE), "cursor": cursor}
+        query = {**filters, "limit": min(limit - len(rows), PAGE), "cursor": cursor}
         page = decoded(client.request("GET", *path, query=query), RowPage)
         rows += getattr(page, field)
         cursor = page.next_cursor

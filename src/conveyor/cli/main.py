@@ -47,7 +47,12 @@ GROUPS = {
         "worker": "serve",
         "migrate": "serve",
     },
-    "Administration": {"keys": "keys", "doctor": "operators", "dlq": "operators"},
+    "Administration": {
+        "keys": "keys",
+        "operator": "all_callers",
+        "doctor": "operators",
+        "dlq": "operators",
+    },
     "Reference": {"params": "params"},
     "Trying it out": {"demo": "serve", "mock-gateway": "serve"},
 }
@@ -81,6 +86,10 @@ EXAMPLES = {
     "serve": ("conveyor serve --data /var/lib/conveyor",),
     "dev": ("conveyor dev --mock-gateway",),
     "keys": ("conveyor keys create --caller reports --expires 365d",),
+    "operator": (
+        "conveyor operator runs --caller reports",
+        "conveyor operator stop 01M7GNPVD0697FEM6F7VYWRK5F",
+    ),
     "params": ("conveyor params --json",),
     "doctor": ("conveyor doctor --no-bodies",),
     "dlq": ("conveyor dlq list", "conveyor dlq redrive --all"),
