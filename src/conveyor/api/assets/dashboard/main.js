@@ -1,7 +1,7 @@
 // The frame around the pages: who is signed in, and which page the address names.
 
 import { html, render, useEffect, useState } from "./preact.js";
-import { key, signInByDefault, whenSignedOut } from "./api.js";
+import { get, key, signInByDefault, whenSignedOut } from "./api.js";
 import { Overlays, Problem, link } from "./ui.js";
 import { Jobs } from "./pages/jobs.js";
 import { SignIn } from "./pages/sign-in.js";
@@ -10,6 +10,7 @@ import { SignIn } from "./pages/sign-in.js";
 const LATER = {
   jobs: async () => (await import("./pages/job.js")).Job,
   submit: async () => (await import("./pages/submit.js")).Submit,
+  operators: async () => (await import("./pages/operators.js")).Operators,
 };
 
 function parse(hash) {
@@ -43,6 +44,7 @@ function App() {
   const route = useRoute();
   const [signedIn, setSignedIn] = useState(null);
   const [error, setError] = useState(null);
+  const [scopes, setScopes] = useState([]);
   const signOut = () => {
     key.clear();
     setSignedIn(false);
@@ -51,6 +53,15 @@ function App() {
     whenSignedOut(signOut);
     signInByDefault().then(setSignedIn, setError);
   }, []);
+  useEffect(() => {
+    let isCurrent = true;
+    setScopes([]);
+    // A failure is not shown here: the call of the page that is open fails too.
+    if (signedIn) get("/caller").then((found) => isCurrent && setScopes(found.scopes), () => {});
+    return () => {
+      isCurrent = false;
+    };
+  }, [signedIn]);
   // Pages announce themselves by their heading: the focus must not stay on a link that is gone.
   useEffect(() => document.querySelector("main")?.focus(), [route.parts.slice(0, 2).join("/")]);
   return html`
@@ -62,6 +73,7 @@ function App() {
       <a class="brand" href="#/"><img src="assets/icon.svg" alt="" width="24" height="24" /> Conveyor</a>
       <nav aria-label="Main">
         ${signedIn && html`<a href="#/" aria-current=${route.parts.length ? null : "page"}>Jobs</a>`}
+        ${signedIn && scopes.includes("operator") && html`<a href=${link("operators")} aria-current=${route.parts[0] === "operators" ? "page" : null}>Operators</a>`}
         <a href="docs">API</a>
       </nav>
       ${signedIn && html`
