@@ -219,6 +219,7 @@ class WireResult(Document, frozen=True, kw_only=True):
     duration_ms: int | None = None  # of the call that ended the task
     final_url: str | None = None  # after redirects, if it is another URL
     attempts: int = 0  # that ended and were charged, in the run that scraped it
+    spend: WireSpend | None = None  # of all its calls, in the run that paid them
 
     @property
     def has_body(self) -> bool:

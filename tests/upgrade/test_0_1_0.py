@@ -22,8 +22,10 @@ from zenrows.batch import verify_webhook_signature
 
 from conveyor.adapters.sqlite.engine import open_engine
 from conveyor.adapters.system.clock import SystemClock
+from conveyor.domain.counts import NOTHING
 from conveyor.domain.task import TaskStatus, failure_of
 from conveyor.testing.clock import FakeIds
+from conveyor.testing.factories import RUN, add_rows, new_tasks
 from tests.certificates import Authority
 from tests.e2e.polling import until
 from tests.e2e.receiver import Receiver, receiving
@@ -197,6 +199,22 @@ async def test_the_failures_of_its_runs_are_counted_by_group(tmp_path: Path) -> 
             )
             failed += len(page.tasks)
     assert failed
+
+
+async def test_what_its_tasks_cost_is_unknown_but_what_new_ones_cost_is_not(tmp_path: Path) -> None:
+    folder_of_0_1_0(tmp_path / "data")
+    opened = open_engine(
+        tmp_path / "data", clock=SystemClock(), ids=FakeIds(), lease=timedelta(seconds=30)
+    )
+    async with opened as engine:
+        [run_id, *_] = await engine.tasks.runs_held(limit=1)
+        page = await engine.tasks.page(run_id, limit=1000)
+        assert {task.spend for task in page.tasks} == {None}
+        [new] = new_tasks(RUN, 1)
+        await add_rows(engine.tasks, RUN, [new])
+        added = await engine.tasks.get(RUN, new.id)
+        assert added
+        assert added.spend == NOTHING
 
 
 def _ended(api: httpx.Client, job_id: str) -> Any:

@@ -44,7 +44,16 @@ AT_ONCE = 8  # pages that are downloaded at a time
 COUNTING = Lock()  # threads that save pages count them
 CSV_HEADS = (
     *("task_id", "external_id", "url", "status", "type", "http_status", "content_type", "size"),
-    *("attempts", "duration_ms", "final_url", "error_code", "error_title", "updated_at"),
+    *(
+        "attempts",
+        "duration_ms",
+        "credits",
+        "cost",
+        "final_url",
+        "error_code",
+        "error_title",
+        "updated_at",
+    ),
 )
 HEADS = ("task", "status", "url", "type or error")
 
@@ -255,6 +264,8 @@ def _csv_row(raw: bytes) -> list[object]:
     row = decoded(raw, TaskResult)
     error = row.error
     own = {
+        "credits": row.spend and row.spend.credits,
+        "cost": row.spend and row.spend.cost,
         "error_code": error and error.code,
         "error_title": error and error.title,
         "updated_at": output.moment(row.updated_at),

@@ -19,6 +19,9 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     def dollars(self) -> float:
         return self.nanos / NANO
 
+    def __add__(self, other: "Spend") -> "Spend":
+        return Spend(self.credits + other.credits, self.nanos + other.nanos)
+
 
 NOTHING = Spend()
 

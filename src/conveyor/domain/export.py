@@ -99,6 +99,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     final_url: str | None
     attempts: int
     duration_ms: int | None
+    credits: int | None  # of all its calls, in the run that paid them
+    cost: float | None  # dollars
     error: msgspec.Raw | None  # a problem document
 
 
@@ -183,6 +185,8 @@ def manifest_line(task: Task, *, entry: str | None = None, fault: Fault | None =
         final_url=task.facts.final_url,
         attempts=task.attempts,
         duration_ms=task.facts.duration_ms,
+        credits=None if task.spend is None else task.spend.credits,
+        cost=None if task.spend is None else task.spend.dollars,
         error=FAULTS[fault] if fault else _failure(task),
     )
     return msgspec.json.encode(line) + b"\n"

@@ -88,6 +88,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     problem: str | None = None
     reason: FailureReason | None = None
     facts: PageFacts = NO_FACTS  # of the call that ended it
+    # Of all its calls, charged as attempts or not; None if an earlier release made some of them.
+    spend: Spend | None = NOTHING
     source_run_id: RunId | None = None
     scraped_at: datetime | None = None  # of an inherited outcome: when its own run settled it
 
@@ -142,6 +144,7 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     problem: str | None = None
     reason: FailureReason | None = None
     facts: PageFacts = NO_FACTS
+    spend: Spend | None = NOTHING  # in the run that paid it; the copy costs nothing
 
     @property
     def is_final(self) -> bool:
@@ -336,6 +339,7 @@ def inherit(task: Task) -> Inherited:
         problem=task.problem,
         reason=task.reason,
         facts=task.facts,
+        spend=task.spend,
     )
 
 
@@ -387,6 +391,7 @@ def settle(
         problem=decision.problem if decision.status is TaskStatus.FAILED else None,
         reason=decision.reason if decision.status is TaskStatus.FAILED else None,
         facts=decision.facts if decision.status in FINAL else NO_FACTS,
+        spend=None if task.spend is None else task.spend + decision.spend,
     )
 
 

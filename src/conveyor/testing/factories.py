@@ -222,6 +222,7 @@ def inherited_as(status: TaskStatus) -> Inherited:
         problem=encoded(problem(status=422, code="RESP001")) if failed else None,
         reason=FailureReason.BLOCKED if failed else None,
         facts=NO_FACTS if status is TaskStatus.PENDING else FACTS,
+        spend=Spend(3, 40),
     )
 
 
@@ -272,9 +273,9 @@ def to_retry(
     )
 
 
-def uncharged(*, wait: timedelta = timedelta()) -> SettleDecision:
+def uncharged(*, wait: timedelta = timedelta(), spend: Spend = NOTHING) -> SettleDecision:
     """The decision for a task that was throttled or interrupted, which is not an attempt."""
-    return SettleDecision(status=TaskStatus.PENDING, charged=False, delay=wait)
+    return SettleDecision(status=TaskStatus.PENDING, charged=False, delay=wait, spend=spend)
 
 
 def a_problem(code: str) -> str:

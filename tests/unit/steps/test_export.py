@@ -81,6 +81,8 @@ async def test_every_result_is_in_the_file_and_every_task_in_the_manifest() -> N
             "final_url": row.facts.final_url,
             "attempts": 1,
             "duration_ms": row.facts.duration_ms,
+            "credits": row.spend and row.spend.credits,
+            "cost": row.spend and row.spend.dollars,
             "error": None,
         }
         for row in rows

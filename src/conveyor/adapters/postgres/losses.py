@@ -8,6 +8,7 @@ from conveyor.adapters.postgres.rows import (
     Failure,
     add_counts,
     add_failures,
+    spent_columns,
 )
 from conveyor.domain import task as task_rules
 from conveyor.domain.task import SettleDecision, Task, TaskStatus
@@ -24,14 +25,16 @@ UPDATE held SET claim_no = $3, lost = $4, claimed_at = $5, until = $6, holder = 
 """
 PUT_BACK = """
 WITH gone AS (DELETE FROM held WHERE run_no = $1 AND idx = $2)
-INSERT INTO later (run_no, idx, claim_no, lost, claimed_at, due_at, updated_at, attempts)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO later (run_no, idx, claim_no, lost, claimed_at, due_at, updated_at, attempts,
+                   spent_credits, spent_nanos)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 """
 FAIL = f"""
 WITH gone AS (DELETE FROM held WHERE run_no = $1 AND idx = $2)
 INSERT INTO done (run_no, idx, claim_no, lost, claimed_at, updated_at, attempts, holder, problem,
-                  reason, status, charged, credits, nanos)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, {STATUS_NO[TaskStatus.FAILED]}, false, 0, 0)
+                  reason, spent_credits, spent_nanos, status, charged, credits, nanos)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, {STATUS_NO[TaskStatus.FAILED]}, false,
+        0, 0)
 """
 
 
@@ -73,9 +76,10 @@ def _taken_over(run_no: int, task: Task) -> tuple[object, ...]:
 
 
 def _put_back(run_no: int, task: Task) -> tuple[object, ...]:
-    return (*_key(run_no, task), task.due_at, task.updated_at, task.attempts)
+    state = (task.due_at, task.updated_at, task.attempts)
+    return (*_key(run_no, task), *state, *spent_columns(task.spend))
 
 
 def _failed(run_no: int, task: Task) -> tuple[object, ...]:
     ended = (task.updated_at, task.attempts, task.holder, task.problem, task.reason)
-    return (*_key(run_no, task), *ended)
+    return (*_key(run_no, task), *ended, *spent_columns(task.spend))

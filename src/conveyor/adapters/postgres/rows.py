@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from conveyor.adapters.postgres.database import Connection
-from conveyor.domain.counts import COUNT_COLUMNS, Counts, Spend
+from conveyor.domain.counts import COUNT_COLUMNS, NOTHING, Counts, Spend
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import MOST_GROUPS, FailureKey
 from conveyor.domain.ids import RunId, TaskId
@@ -34,7 +34,13 @@ STATE = """
        coalesce(done.holder, held.holder) AS holder,
        done.locator, done.length, done.checksum, done.format, done.content_type, done.problem,
        done.reason, done.source_run_id, done.scraped_at, done.http_status, done.duration_ms,
-       done.final_url
+       done.final_url,
+       CASE WHEN done.idx IS NOT NULL THEN done.spent_credits
+            WHEN held.idx IS NOT NULL THEN held.spent_credits
+            WHEN later.idx IS NOT NULL THEN later.spent_credits ELSE 0 END AS spent_credits,
+       CASE WHEN done.idx IS NOT NULL THEN done.spent_nanos
+            WHEN held.idx IS NOT NULL THEN held.spent_nanos
+            WHEN later.idx IS NOT NULL THEN later.spent_nanos ELSE 0 END AS spent_nanos
 """
 WITH_STATE = """
   LEFT JOIN done ON done.run_no = it.run_no AND done.idx = it.idx
@@ -107,7 +113,8 @@ def task_of(run_id: RunId, row: Any) -> Task:
     """A task from a row of `STATE`."""
     (idx, name, created_at, url, method, external_id, metadata, params, body, status, due_at,
      claim_no, attempts, lost, claimed_at, updated_at, holder, locator, length, checksum, fmt,
-     content_type, problem, reason, source_run_id, scraped_at, *facts) = row  # fmt: skip
+     content_type, problem, reason, source_run_id, scraped_at, http_status, duration_ms, final_url,
+     *spent) = row  # fmt: skip
     return Task(
         run_id=run_id,
         id=task_id_of(idx, name),
@@ -132,10 +139,21 @@ def task_of(run_id: RunId, row: Any) -> Task:
         result=_body_of(locator, length, checksum, fmt, content_type),
         problem=problem,
         reason=None if reason is None else FailureReason(reason),
-        facts=_facts_of(*facts),
+        facts=_facts_of(http_status, duration_ms, final_url),
+        spend=spend_of(*spent),
         source_run_id=source_run_id,
         scraped_at=scraped_at,
     )
+
+
+def spend_of(spent_credits: int | None, spent_nanos: int | None) -> Spend | None:
+    if spent_credits is None or spent_nanos is None:
+        return None
+    return Spend(spent_credits, spent_nanos) if spent_credits or spent_nanos else NOTHING
+
+
+def spent_columns(spend: Spend | None) -> tuple[int | None, int | None]:
+    return (spend.credits, spend.nanos) if spend else (None, None)
 
 
 def line_of(row: Sequence[Any]) -> Attempt:

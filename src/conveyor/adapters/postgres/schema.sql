@@ -177,6 +177,8 @@ CREATE TABLE held (
     claim_no   integer          NOT NULL,
     attempts   integer          NOT NULL,
     lost       integer          NOT NULL,
+    spent_credits bigint,  -- by all calls; null if the release before made some
+    spent_nanos bigint,
     PRIMARY KEY (run_no, idx)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
@@ -191,6 +193,8 @@ CREATE TABLE later (
     claim_no   integer     NOT NULL,
     attempts   integer     NOT NULL,
     lost       integer     NOT NULL,
+    spent_credits bigint,  -- by all calls; null if the release before made some
+    spent_nanos bigint,
     PRIMARY KEY (run_no, idx)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
@@ -222,6 +226,8 @@ CREATE TABLE done (
     http_status   integer,
     duration_ms   bigint,
     final_url     text,
+    spent_credits bigint,  -- by all calls; null if the release before made some
+    spent_nanos bigint,
     PRIMARY KEY (run_no, idx)
 );
 CREATE INDEX done_by_status ON done (run_no, status, idx);

@@ -21,6 +21,7 @@ from conveyor.adapters.postgres.rows import (
     line_of,
     name_of,
     size,
+    spent_columns,
     state_columns,
     task_id_of,
     task_of,
@@ -61,7 +62,8 @@ SELECT $1, first, first, upto FROM unnest($2::bigint[], $3::bigint[]) AS given (
 INHERITED_COLUMNS = (
     "run_no", "idx", "status", "claim_no", "attempts", "lost", "updated_at", "charged", "credits",
     "nanos", "locator", "length", "checksum", "format", "content_type", "problem", "reason",
-    "source_run_id", "scraped_at", "http_status", "duration_ms", "final_url",
+    "source_run_id", "scraped_at", "http_status", "duration_ms", "final_url", "spent_credits",
+    "spent_nanos",
 )  # fmt: skip
 NO_BODY = (None,) * 5
 
@@ -346,6 +348,7 @@ def _inherited_row(run_no: int, index: int, stood: Inherited, now: datetime) -> 
         run_no, index, STATUS_NO[stood.status], 0, stood.attempts, 0, now, False, 0, 0, *body,
         stood.problem, stood.reason, stood.source_run_id, stood.scraped_at,
         *msgspec.structs.astuple(stood.facts),
+        *spent_columns(stood.spend),
     )  # fmt: skip
 
 

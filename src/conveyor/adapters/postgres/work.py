@@ -30,6 +30,7 @@ from conveyor.adapters.postgres.rows import (
     add_failures,
     columns_of,
     size,
+    spend_of,
     task_id_of,
 )
 from conveyor.domain import task as task_rules
@@ -47,6 +48,7 @@ RANGES = 2  # that a claim locks at first, beside those that it needs: other cla
 MORE_RANGES = 64  # if those were small, as when tasks were added one by one
 NOW = "coalesce($1::timestamptz, statement_timestamp())"  # $1 is null unless a test sets the time
 SPEC_SIZE = size("url", "params", "body")
+SPENT = "spent_credits, spent_nanos"
 
 # What an open run has, by its place in the list of runs.
 LOOK = f"""
@@ -65,19 +67,20 @@ taken AS MATERIALIZED (
           FROM sized) AS measured
      WHERE so_far <= $6 OR so_far = size),
 kept AS (
-    INSERT INTO held (run_no, idx, until, claimed_at, holder, claim_no, attempts, lost)
-    SELECT run_no, idx, {NOW} + $4::interval, {NOW}, $5, claim_no + 1, attempts, lost FROM taken)
+    INSERT INTO held (run_no, idx, until, claimed_at, holder, claim_no, attempts, lost, {SPENT})
+    SELECT run_no, idx, {NOW} + $4::interval, {NOW}, $5, claim_no + 1, attempts, lost, {SPENT}
+      FROM taken)
 """
 CLAIMED = f"""
 SELECT run_no, idx, name, created_at, url, method, params, body, claim_no + 1, attempts, lost,
-       {NOW}, {NOW} + $4::interval, size
+       {NOW}, {NOW} + $4::interval, {SPENT}, size
   FROM taken ORDER BY run_no, turn, idx
 """
 TAKE_LATER = f"""
 WITH {WANTED},
 due AS MATERIALIZED (
     SELECT wanted.run_no, near.* FROM wanted CROSS JOIN LATERAL (
-        SELECT idx, due_at AS turn, claim_no, attempts, lost FROM later
+        SELECT idx, due_at AS turn, claim_no, attempts, lost, {SPENT} FROM later
          WHERE later.run_no = wanted.run_no AND due_at <= {NOW}
          ORDER BY due_at, idx LIMIT wanted.want FOR UPDATE SKIP LOCKED) AS near),
 sized AS (
@@ -103,7 +106,7 @@ cut AS MATERIALIZED (
               FROM near) AS counted),
 sized AS (
     SELECT cut.run_no, cut.first AS turn, it.*, {SPEC_SIZE} AS size,
-           0 AS claim_no, 0 AS attempts, 0 AS lost
+           0 AS claim_no, 0 AS attempts, 0 AS lost, 0 AS spent_credits, 0 AS spent_nanos
       FROM cut CROSS JOIN LATERAL (
         SELECT idx, name, created_at, url, method, params, body FROM task
          WHERE task.run_no = cut.run_no AND idx >= cut.next AND idx < cut.stop) AS it),
@@ -126,7 +129,7 @@ LAPSED = f"""
 WITH {WANTED},
 lapsed AS MATERIALIZED (
     SELECT wanted.run_no, near.* FROM wanted CROSS JOIN LATERAL (
-        SELECT idx, until, claimed_at, holder, claim_no, attempts, lost FROM held
+        SELECT idx, until, claimed_at, holder, claim_no, attempts, lost, {SPENT} FROM held
          WHERE held.run_no = wanted.run_no AND until <= {NOW} - $5::interval
          ORDER BY until, idx LIMIT wanted.want FOR UPDATE SKIP LOCKED) AS near),
 measured AS (
@@ -137,7 +140,7 @@ measured AS (
         SELECT *, {SPEC_SIZE} AS size FROM task
          WHERE task.run_no = lapsed.run_no AND task.idx = lapsed.idx) AS it)
 SELECT run_no, idx, name, created_at, url, method, params, body, claim_no, attempts, lost,
-       claimed_at, until, holder, {NOW} AS now
+       claimed_at, until, {SPENT}, holder, {NOW} AS now
   FROM measured WHERE so_far <= $4 OR so_far = size ORDER BY run_no, until, idx
 """
 RENEW = f"""
@@ -182,17 +185,21 @@ WITH ended AS (
     DELETE FROM held USING unnest({ARRAYS}) AS given ({", ".join(SENT)})
      WHERE held.run_no = given.run_no AND held.idx = given.idx AND held.claim_no = given.claim_no
        AND held.holder = $2
-    RETURNING given.*, held.attempts, held.lost, held.claimed_at),
+    RETURNING given.*, held.attempts, held.lost, held.claimed_at,
+              spent_credits + given.credits AS spent_credits,
+              spent_nanos + given.nanos AS spent_nanos),
 final AS (
     INSERT INTO done (run_no, idx, status, claim_no, attempts, lost, claimed_at, updated_at, charged,
-                      credits, nanos, {RESULT}, problem, reason, http_status, duration_ms, final_url)
+                      credits, nanos, {RESULT}, problem, reason, http_status, duration_ms, final_url,
+                      {SPENT})
     SELECT run_no, idx, status, claim_no, attempts + charged::integer, lost, claimed_at, {NOW},
-           charged, credits, nanos, {RESULT}, problem, reason, http_status, duration_ms, final_url
+           charged, credits, nanos, {RESULT}, problem, reason, http_status, duration_ms, final_url,
+           {SPENT}
       FROM ended WHERE status <> 0),
 again AS (
-    INSERT INTO later (run_no, idx, due_at, claimed_at, updated_at, claim_no, attempts, lost)
+    INSERT INTO later (run_no, idx, due_at, claimed_at, updated_at, claim_no, attempts, lost, {SPENT})
     SELECT run_no, idx, {NOW} + delay * interval '1 microsecond', claimed_at, {NOW}, claim_no,
-           attempts + charged::integer, lost
+           attempts + charged::integer, lost, {SPENT}
       FROM ended WHERE status = 0),
 lines AS (
     INSERT INTO attempt (run_no, idx, claim_no, attempt, started_at, ended_at, problem, credits,
@@ -418,7 +425,7 @@ def _arrays(wants: Wants) -> tuple[list[int], list[int]]:
 def _held_task(run_id: RunId, row: Any, holder: str) -> Task:
     """A task under a claim, as `as_claimed` says, from the first columns of a row of `CLAIMED`."""
     (_, idx, name, created_at, url, method, params, body, claim_no, attempts, lost, claimed_at,
-     until, *_) = row  # fmt: skip
+     until, spent_credits, spent_nanos, *_) = row  # fmt: skip
     return Task(
         run_id=run_id,
         id=task_id_of(idx, name),
@@ -433,6 +440,7 @@ def _held_task(run_id: RunId, row: Any, holder: str) -> Task:
         lost=lost,
         claimed_at=claimed_at,
         holder=holder,
+        spend=spend_of(spent_credits, spent_nanos),
     )
 
 

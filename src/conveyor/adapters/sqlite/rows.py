@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from conveyor.domain.counts import COUNT_COLUMNS, Counts, Spend
+from conveyor.domain.counts import COUNT_COLUMNS, NOTHING, Counts, Spend
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import MOST_GROUPS, OTHER_CODE, OTHER_HOST
 from conveyor.domain.ids import RunId
@@ -34,7 +34,7 @@ TASK_COLUMNS = (
     "idx", "id", "status", "due_at", "claim_no", "attempts", "lost", "claimed_at", "created_at",
     "updated_at", "url", "method", "external_id", "metadata", "params", "body", "locator", "length",
     "checksum", "format", "problem", "reason", "source_run_id", "content_type", "scraped_at",
-    "http_status", "duration_ms", "final_url", "holder",
+    "http_status", "duration_ms", "final_url", "holder", "spent_credits", "spent_nanos",
 )  # fmt: skip
 # The columns that may be large, as in `size_of` of the domain.
 TEXTS = ("url", "external_id", "metadata", "params", "body", "problem", "final_url")
@@ -199,7 +199,8 @@ def task_of(run_id: RunId, row: Row) -> Task:
     """A task from a row of `TASK_COLUMNS`."""
     (idx, task_id, status, due_at, claim_no, attempts, lost, claimed_at, created_at, updated_at,
      url, method, external_id, metadata, params, body, locator, length, checksum, fmt, problem,
-     reason, source_run_id, content_type, scraped_at, *facts, holder) = row  # fmt: skip
+     reason, source_run_id, content_type, scraped_at, http_status, duration_ms, final_url, holder,
+     spent_credits, spent_nanos) = row  # fmt: skip
     return Task(
         run_id=run_id,
         id=task_id,
@@ -224,7 +225,8 @@ def task_of(run_id: RunId, row: Row) -> Task:
         result=_body_of(locator, length, checksum, fmt, content_type),
         problem=problem,
         reason=None if reason is None else FailureReason(reason),
-        facts=_facts_of(*facts),
+        facts=_facts_of(http_status, duration_ms, final_url),
+        spend=_spend_of(spent_credits, spent_nanos),
         source_run_id=source_run_id,
         scraped_at=None if scraped_at is None else moment(scraped_at),
     )
@@ -303,6 +305,12 @@ def _facts_of(http_status: int | None, duration_ms: int | None, final_url: str |
     if http_status is None and duration_ms is None and final_url is None:
         return NO_FACTS
     return PageFacts(http_status=http_status, duration_ms=duration_ms, final_url=final_url)
+
+
+def _spend_of(spent_credits: int | None, spent_nanos: int | None) -> Spend | None:
+    if spent_credits is None or spent_nanos is None:
+        return None
+    return Spend(spent_credits, spent_nanos) if spent_credits or spent_nanos else NOTHING
 
 
 def find_run_no(connection: apsw.Connection, run_id: RunId) -> int | None:

@@ -149,6 +149,8 @@ CREATE TABLE task (
     duration_ms   INTEGER,  -- of the call that ended the task
     final_url     TEXT,     -- after redirects, if it is another URL
     holder        INTEGER,  -- the incarnation whose claim is the latest; null once that has ended
+    spent_credits INTEGER,  -- by all its calls; null if an earlier release made some of them
+    spent_nanos   INTEGER,
     PRIMARY KEY (run_no, idx)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX task_due ON task (run_no, due_at, idx) WHERE status = 0;

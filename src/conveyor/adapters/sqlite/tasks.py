@@ -45,9 +45,10 @@ SELECT task.id, attempt, started_at, ended_at, CASE attempt.problem WHEN ?4 THEN
 """
 ADD = """
 INSERT INTO task (run_no, idx, id, status, phase, due_at, claim_no, attempts, lost, created_at,
-                  updated_at, url, method, external_id, metadata, params, body)
+                  updated_at, url, method, external_id, metadata, params, body, spent_credits,
+                  spent_nanos)
 SELECT ?2, value ->> 0, value ->> 1, 0, 0, ?3, 0, 0, 0, ?3, ?3, value ->> 2, value ->> 3,
-       value ->> 4, value ->> 5, value ->> 6, value ->> 7
+       value ->> 4, value ->> 5, value ->> 6, value ->> 7, 0, 0
   FROM json_each(?1) WHERE true
 ON CONFLICT DO NOTHING
 """
@@ -55,18 +56,19 @@ ADD_INHERITED = """
 INSERT INTO task (run_no, idx, id, status, phase, claim_no, attempts, lost, created_at, updated_at,
                   url, method, external_id, metadata, params, body, locator, length, checksum,
                   format, content_type, problem, reason, source_run_id, scraped_at, http_status,
-                  duration_ms, final_url)
+                  duration_ms, final_url, spent_credits, spent_nanos)
 SELECT ?2, value ->> 0, value ->> 1, value ->> 8, value ->> 9, 0, value ->> 10, 0, value ->> 11,
        ?3, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
        value ->> 12, value ->> 13, value ->> 14, value ->> 15, value ->> 16, value ->> 17,
-       value ->> 18, value ->> 19, value ->> 20, value ->> 21, value ->> 22, value ->> 23
+       value ->> 18, value ->> 19, value ->> 20, value ->> 21, value ->> 22, value ->> 23,
+       value ->> 24, value ->> 25
   FROM json_each(?1) WHERE true
 ON CONFLICT DO NOTHING
 """
 # Executed before `ADD_INHERITED`, so that the rows that it will insert do not exist yet.
 FAILING_INHERITED = failing("""
-SELECT ?2 AS run_no, value ->> 0 AS idx, value ->> 24 AS host,
-       coalesce(value ->> 18, 'other') AS reason, value ->> 25 AS code
+SELECT ?2 AS run_no, value ->> 0 AS idx, value ->> 26 AS host,
+       coalesce(value ->> 18, 'other') AS reason, value ->> 27 AS code
   FROM json_each(?1)
  WHERE value ->> 8 = 3
    AND NOT EXISTS (SELECT 1 FROM task WHERE run_no = ?2 AND idx = value ->> 0)
@@ -292,7 +294,9 @@ def _inherited_row(task: NewRow, stood: Inherited) -> tuple[int | str | None, ..
     return (
         *_row(task), STATUS_NO[stood.status], PHASE[stood.status], stood.attempts,
         stamp(stood.created_at), *body, stood.problem, stood.reason, stood.source_run_id,
-        scraped_at, *msgspec.structs.astuple(stood.facts), *_failure(task, stood),
+        scraped_at, *msgspec.structs.astuple(stood.facts),
+        *((stood.spend.credits, stood.spend.nanos) if stood.spend else (None, None)),
+        *_failure(task, stood),
     )  # fmt: skip
 
 

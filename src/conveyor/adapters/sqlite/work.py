@@ -167,7 +167,8 @@ MOVED = (
 # number of its status.
 MOVE = f"""
 UPDATE task SET updated_at = ?1, attempts = task.attempts + ending.charged, phase = ending.status,
-       holder = NULL,
+       holder = NULL, spent_credits = spent_credits + ending.credits,
+       spent_nanos = spent_nanos + ending.nanos,
        {", ".join(f"{name} = ending.{name}" for name in MOVED)},
        problem = iif(ending.status = 3, ending.problem, NULL),
        http_status = iif(ending.status, ending.http_status, NULL),

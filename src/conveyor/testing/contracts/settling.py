@@ -48,6 +48,7 @@ DECISIONS = [
     refused(reason=FailureReason.TIMEOUT, spend=Spend(1, 2)),
     to_retry(delay=3 * SECOND, spend=Spend(2, 30)),
     uncharged(wait=20 * SECOND),
+    uncharged(spend=Spend(1, 5)),
     uncharged(),
 ]
 
@@ -72,6 +73,19 @@ class SettlingContract:
         assert await engine.tasks.history(RUN, task.id) == ([line] if line else [])
         assert await counts_of(engine) == task_rules.counted(decision)
         assert await failures_of(engine) == ({decision.failure: 1} if decision.failure else {})
+
+    async def test_a_task_tells_what_all_its_calls_cost(self, engine: Engine) -> None:
+        task = await given_claim(engine)
+        await settle(engine, task, to_retry(delay=timedelta(), spend=Spend(2, 30)))
+        [again] = await claim(engine)
+        await settle(engine, again, uncharged(spend=Spend(1, 5)))
+        await let_lapse(engine, 1)
+        [last] = await claim(engine)
+        await settle(engine, last, refused(spend=Spend(4, 500)))
+
+        ended = await stored(engine, task)
+        assert (again.spend, last.spend, ended.spend) == (Spend(2, 30), Spend(3, 35), Spend(7, 535))
+        assert (await counts_of(engine)).spend == ended.spend
 
     async def test_a_repeated_settle_changes_nothing(self, engine: Engine) -> None:
         task = await given_claim(engine)

@@ -109,6 +109,7 @@ class StoredFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     problem: str | int | None = msgspec.field(name="p", default=None)
     reason: FailureReason | None = msgspec.field(name="w", default=None)
     facts: tuple[int | None, int | None, str | None] | None = msgspec.field(name="f", default=None)
+    spend: tuple[int, int] | None = msgspec.field(name="c", default=(0, 0))
     end: PartRef | None = msgspec.field(name="x", default=None)
     source_run_id: RunId | None = msgspec.field(name="o", default=None)
     scraped_at: int | None = msgspec.field(name="z", default=None)
@@ -326,6 +327,7 @@ def row_of(item: Item, place: RunPlace) -> TaskRow:
         problem=problem,
         reason=kept.reason,
         facts=PageFacts(http_status=http_status, duration_ms=duration_ms, final_url=final_url),
+        spend=Spend(*kept.spend) if kept.spend else None,
         source_run_id=kept.source_run_id,
         scraped_at=_moment(kept.scraped_at),
     )
@@ -365,6 +367,7 @@ def _stored(row: TaskRow) -> StoredFields:
         problem=LOST if kept_problem == WORKER_LOST else kept_problem,
         reason=task.reason,
         facts=stored_facts if any(value is not None for value in stored_facts) else None,
+        spend=(task.spend.credits, task.spend.nanos) if task.spend else None,
         end=row.end,
         source_run_id=task.source_run_id,
         scraped_at=None if task.scraped_at is None else stamp(task.scraped_at),

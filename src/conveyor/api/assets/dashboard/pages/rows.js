@@ -1,6 +1,6 @@
 import { html, useEffect, useState } from "../preact.js";
 import { get } from "../api.js";
-import { bytes, millis, words } from "../format.js";
+import { bytes, millis, money, words } from "../format.js";
 import { Empty, Loaded, Status, link, openDialog, useLoad } from "../ui.js";
 import { Task } from "./task.js";
 
@@ -41,7 +41,7 @@ function Table({ rows, show }) {
   return html`
     <div class="scroll">
       <table class="rows stacks">
-        <thead><tr><th>URL</th><th>Status</th><th>Outcome</th><th class="right">HTTP</th><th class="right">Size</th><th class="right">Duration</th></tr></thead>
+        <thead><tr><th>URL</th><th>Status</th><th>Outcome</th><th class="right">HTTP</th><th class="right">Size</th><th class="right">Duration</th><th class="right">Cost</th></tr></thead>
         <tbody>
           ${rows.map((row) => html`
             <tr key=${row.task_id}>
@@ -51,6 +51,7 @@ function Table({ rows, show }) {
               <td class="right" data-label="HTTP">${row.http_status ?? "–"}</td>
               <td class="right" data-label="Size">${bytes(row.size)}</td>
               <td class="right" data-label="Duration">${millis(row.duration_ms)}</td>
+              <td class="right" data-label="Cost">${row.spend ? money(row.spend.cost) : "–"}</td>
             </tr>`)}
         </tbody>
       </table>

@@ -11,7 +11,6 @@ const TEXT = /^(text\/|application\/(json|xml|.*\+json|.*\+xml))/;
 export function Task({ job, run, task }) {
   const path = `/jobs/${job.job_id}/runs/${run.run_id}/tasks/${task.task_id}`;
   const history = useLoad(() => get(`${path}/history`), [path]);
-  const total = history.data?.events.reduce((sum, one) => sum + one.spend.cost, 0);
   const facts = [
     ["Status", html`<${Status} of=${task.status} />`],
     ["Final URL", task.final_url && html`<${Address} url=${task.final_url} />`],
@@ -19,7 +18,7 @@ export function Task({ job, run, task }) {
     ["Size", task.size != null && bytes(task.size)],
     ["Type", task.content_type],
     ["Duration", task.duration_ms != null && millis(task.duration_ms)],
-    ["Cost", total != null && money(total)],
+    ["Cost", task.spend && cost(task.spend)],
     ["External id", task.external_id],
     ["Inherited from", task.source_run_id],
     ["Task id", html`<code class="id">${task.task_id}</code>`],
@@ -42,10 +41,12 @@ function Attempt({ attempt }) {
   return html`
     <li class=${error ? "bad" : "good"}>
       <b>${error ? html`<bdi>${error.title}</bdi>` : "Scraped"}</b> ${error?.code && html`<code>${error.code}</code>`}
-      <small>Attempt ${attempt.attempt} · ${at(attempt.started_at)} · ${millis(attempt.duration_ms ?? new Date(attempt.ended_at) - new Date(attempt.started_at))}${attempt.http_status ? ` · HTTP ${attempt.http_status}` : ""} · ${money(spend.cost)}${spend.credits ? ` (${plural(spend.credits, "credit")})` : ""}</small>
+      <small>Attempt ${attempt.attempt} · ${at(attempt.started_at)} · ${millis(attempt.duration_ms ?? new Date(attempt.ended_at) - new Date(attempt.started_at))}${attempt.http_status ? ` · HTTP ${attempt.http_status}` : ""} · ${cost(spend)}</small>
       ${error?.detail && error.detail !== error.title && html`<p class="muted"><bdi>${error.detail}</bdi></p>`}
     </li>`;
 }
+
+const cost = (spend) => money(spend.cost) + (spend.credits ? ` (${plural(spend.credits, "credit")})` : "");
 
 function Preview({ path, task }) {
   const [view, setView] = useState("page");
