@@ -50,6 +50,8 @@ class WireStats(Document, frozen=True):
     failed: int = always(0)
     spend: WireSpend = always(WireSpend())
     failure_reasons: dict[str, int] = {}
+    in_flight: int | None = None  # of a live run, up to 10,000
+    waiting_for_retry: int | None = None  # of a live run, up to 10,000
 
 
 class WireWaiting(Document, frozen=True, kw_only=True):

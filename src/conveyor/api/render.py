@@ -7,7 +7,7 @@ import msgspec
 
 from conveyor import wire
 from conveyor.domain import run as run_rules
-from conveyor.domain.counts import ZERO, Counts, Spend
+from conveyor.domain.counts import ZERO, Counts, OpenCounts, Spend
 from conveyor.domain.export import Export, ExportStatus
 from conveyor.domain.failure_groups import FailureExample, FailureGroup
 from conveyor.domain.ids import EventId, TaskId
@@ -31,7 +31,12 @@ TEXTS = msgspec.json.Decoder(dict[str, str])
 encode = msgspec.json.Encoder().encode
 
 
-def run_shown(run: Run, settled: Counts, waiting: Waiting | None = None) -> wire.WireRun:
+def run_shown(
+    run: Run,
+    settled: Counts,
+    waiting: Waiting | None = None,
+    open_counts: OpenCounts | None = None,
+) -> wire.WireRun:
     status = run_rules.shown_status(run, settled)
     return wire.WireRun(
         run_id=run.id,
@@ -39,7 +44,7 @@ def run_shown(run: Run, settled: Counts, waiting: Waiting | None = None) -> wire
         run_sequence=run.sequence,
         status=status,
         trigger=run.trigger,
-        stats=_stats(run, settled),
+        stats=_stats(run, settled, open_counts),
         last_batch_received=run.last_batch_received,
         ingest_status=run.ingest_status or None,
         pause_state=run.pause_state if run.is_paused else wire.ACTIVE,
@@ -62,7 +67,7 @@ def job_shown(view: JobView) -> wire.WireJob:
         type=job.type,
         status=job.status,
         format=job.format,
-        latest_run=run_shown(view.run, view.settled, view.waiting) if view.run else None,
+        latest_run=_latest_run(view),
         next_scheduled_run=view.next_run,
         schedule=job.schedule or None,
         schedule_state=job.schedule_state if job.schedule else None,
@@ -81,6 +86,16 @@ def job_shown(view: JobView) -> wire.WireJob:
         created_at=job.created_at,
         updated_at=job.updated_at,
     )
+
+
+def run_view_shown(view: RunView) -> wire.WireRun:
+    return run_shown(view.run, view.settled, view.waiting, view.open_counts)
+
+
+def _latest_run(view: JobView) -> wire.WireRun | None:
+    if view.run is None:
+        return None
+    return run_shown(view.run, view.settled, view.waiting, view.open_counts)
 
 
 def webhook_shown(webhook: Webhook) -> wire.WireWebhook:
@@ -118,9 +133,7 @@ def jobs_shown(views: Sequence[JobView], next_cursor: str | None) -> wire.WireJo
 
 
 def runs_shown(views: Sequence[RunView], next_cursor: str | None) -> wire.WireRuns:
-    return wire.WireRuns(
-        [run_shown(view.run, view.settled, view.waiting) for view in views], next_cursor
-    )
+    return wire.WireRuns([run_view_shown(view) for view in views], next_cursor)
 
 
 def submitted(job: Job, run: Run | None, accepted: int) -> bytes:
@@ -240,7 +253,7 @@ def event_shown(progress: RunProgress) -> bytes:
         run_id=run.id,
         status=status,
         pause_state=run.pause_state,
-        stats=_stats(run, progress.settled),
+        stats=_stats(run, progress.settled, progress.open_counts),
         rate=progress.rate,
         eta_seconds=progress.eta,
         ingest_status=run.ingest_status or None,
@@ -337,7 +350,7 @@ def _shown_waiting(status: RunStatus, waiting: Waiting | None) -> wire.WireWaiti
     )
 
 
-def _stats(run: Run, settled: Counts) -> wire.WireStats:
+def _stats(run: Run, settled: Counts, open_counts: OpenCounts | None) -> wire.WireStats:
     counts = run_rules.counts(run, settled)
     failed = counts.failed
     return wire.WireStats(
@@ -347,6 +360,8 @@ def _stats(run: Run, settled: Counts) -> wire.WireStats:
         failed=failed,
         spend=_spend(counts.spend),
         failure_reasons=counts.reasons if failed else {},
+        in_flight=open_counts.in_flight if open_counts else None,
+        waiting_for_retry=open_counts.waiting_for_retry if open_counts else None,
     )
 
 

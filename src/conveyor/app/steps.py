@@ -49,6 +49,7 @@ from conveyor.steps.shared.gateway_key_check import GatewayKeyCheck
 from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
 from conveyor.steps.shared.notifier import Notifier
+from conveyor.steps.shared.open_counts import FindOpenCounts, OpenCountReader
 from conveyor.steps.shared.quotas import CheckQuota, Quotas
 from conveyor.steps.shared.run_waits import FindWaits
 from conveyor.steps.shared.webhook_sender import WebhookSender
@@ -117,6 +118,7 @@ class _Shared:
     quotas: Quotas
     ingest: Ingest
     waits: FindWaits
+    open_counts: FindOpenCounts
 
 
 def build_steps(
@@ -163,7 +165,7 @@ def build_steps(
         deliver=deliver,
         manage_webhooks=manage_webhooks,
         rotate_signing_keys=_rotate_signing_keys(engines),
-        read=_read(engines, shared.waits, metrics),
+        read=_read(shared, metrics),
         progress=progress,
         sweep=_sweep(shared, complete, metrics, delete),
     )
@@ -178,6 +180,7 @@ def _shared(
         notifier=complete.notifier,
         dispatcher=dispatcher,
         waits=RunWaits(dispatcher=dispatcher, encryption=engines.encryption).find,
+        open_counts=OpenCountReader(tasks=engines.tasks, clock=engines.clock).find,
         ingest=Ingest(
             **task_row_ports(engines),
             notifier=complete.notifier,
@@ -287,14 +290,16 @@ def _rotate_signing_keys(engines: Engines) -> RotateSigningKeys:
     )
 
 
-def _read(engines: Engines, waits: FindWaits, metrics: Metrics) -> Read:
+def _read(shared: _Shared, metrics: Metrics) -> Read:
+    engines = shared.engines
     return Read(
         **base_ports(engines),
         tasks=engines.tasks,
         bodies=engines.bodies,
         blobs=engines.blobs,
         coordination=engines.coordination,
-        waits=waits,
+        waits=shared.waits,
+        open_counts=shared.open_counts,
         count=metrics.read_rows.inc,
     )
 
@@ -308,6 +313,7 @@ def _progress(shared: _Shared, metrics: Metrics, authenticate: Authenticate) -> 
         is_good=authenticate.is_good,
         most=shared.settings.event_listeners,
         waits=shared.waits,
+        open_counts=shared.open_counts,
     )
     metrics.listeners.set_function(lambda: progress.listeners)
     return progress

@@ -14,8 +14,9 @@ from typing import Any
 
 import typer
 
-from conveyor.client import Job, Run, Waiting
+from conveyor.client import Job, Run, Stats, Waiting
 from conveyor.client.transport import decoded
+from conveyor.domain.counts import MOST_OPEN
 from conveyor.wire import NO_RUN
 
 INTERRUPTED = 130
@@ -242,6 +243,7 @@ def run_facts(run: Run | None) -> Facts:
         ("run_status", shown_status(run)),
         ("total", stats.total),
         *([("ingest_status", run.ingest_status)] if is_growing(run) else []),
+        *_open_facts(stats),
         ("completed", stats.completed),
         ("successful", stats.successful),
         ("failed", stats.failed),
@@ -258,6 +260,12 @@ def run_facts(run: Run | None) -> Facts:
     shown += [("ingest_errors", run.ingest_errors)] if run.ingest_errors else []
     shown += [("ingest_error", run.ingest_error)] if run.ingest_error else []
     return shown
+
+
+def _open_facts(stats: Stats) -> Facts:
+    """Where the open tasks of a live run are, where the service can tell."""
+    figures = [("in_flight", stats.in_flight), ("waiting_for_retry", stats.waiting_for_retry)]
+    return [(name, f"{n} or more" if n >= MOST_OPEN else n) for name, n in figures if n is not None]
 
 
 def _times(run: Run) -> Facts:

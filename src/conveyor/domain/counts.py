@@ -63,6 +63,14 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
+class OpenCounts(msgspec.Struct, frozen=True, gc=False):
+    """Where the tasks of a live run are that are neither done nor due. Each figure is at most `MOST_OPEN`."""
+
+    in_flight: int = 0  # under a claim
+    waiting_for_retry: int = 0  # tried before, and not due yet
+
+
+MOST_OPEN = 10_000  # tasks that are counted: beyond, the figure says "at least"
 COUNT_COLUMNS: tuple[str, ...] = Counts.__struct_fields__
 ZERO = Counts()
 

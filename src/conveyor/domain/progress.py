@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from conveyor.domain import run as run_rules
-from conveyor.domain.counts import Counts
+from conveyor.domain.counts import Counts, OpenCounts
 from conveyor.domain.run import IngestStatus, Run, RunStatus
 
 WINDOW = 10.0  # seconds over which the rate is measured
@@ -52,6 +52,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None  # tasks a second; None after a first reading
     eta: int | None = None  # seconds; None when it is unknown
     waiting: Waiting | None = None
+    open_counts: OpenCounts | None = None  # None: the engine cannot tell, or the run has ended
 
     @property
     def mark(self) -> str:
@@ -69,6 +70,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
             self.mark != earlier.mark
             or bool(self.rate) != bool(earlier.rate)
             or self.waiting != earlier.waiting
+            or self.open_counts != earlier.open_counts
         )
 
 

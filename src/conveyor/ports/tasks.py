@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from conveyor.domain.counts import Counts
+from conveyor.domain.counts import Counts, OpenCounts
 from conveyor.domain.failure_groups import FailureGroup
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import RunPlace
@@ -110,6 +110,14 @@ class Tasks(Protocol):
         """Return the sum of what was settled of each run; zero for a run without settled tasks.
 
         A settled task is counted in the transaction that settles it.
+        """
+        ...
+
+    async def open_counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, OpenCounts]:
+        """Return how many tasks of each run are in flight, and how many wait for a retry.
+
+        Each figure is counted up to `MOST_OPEN`. A run is left out if the engine would have to read
+        its rows for that, because this is called for every request that shows a live run.
         """
         ...
 

@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeGuard
 import structlog
 
 from conveyor.domain import run as run_rules
-from conveyor.domain.counts import ZERO, Counts
+from conveyor.domain.counts import ZERO, Counts, OpenCounts
 from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
 from conveyor.domain.job import Job
 from conveyor.domain.progress import ProgressReading, RunProgress, Waiting, eta, gone, rate, slid
@@ -33,6 +33,7 @@ from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
+from conveyor.steps.shared.open_counts import FindOpenCounts, find_no_open_counts
 from conveyor.steps.shared.ownership import own_job, own_run
 from conveyor.steps.shared.quotas import check_quota, count_down
 from conveyor.steps.shared.run_waits import FindWaits, find_no_waits
@@ -45,7 +46,8 @@ log = structlog.get_logger()
 
 RenderProgress = Callable[[RunProgress], bytes]
 Updates = AsyncGenerator[bytes | None, None]
-FirstReading = tuple[Counts, Waiting | None] | None  # None if the run has listeners already
+# None if the run has listeners already.
+FirstReading = tuple[Counts, Waiting | None, OpenCounts | None] | None
 
 
 class Listener(NamedTuple):
@@ -67,13 +69,27 @@ class FollowedRun:
         self.number = 0  # of updates so far
         self.woken_at = 0.0
 
-    def update(self, run: Run, settled: Counts, now: float, waiting: Waiting | None = None) -> None:
+    def update(
+        self,
+        run: Run,
+        settled: Counts,
+        now: float,
+        waiting: Waiting | None = None,
+        open_counts: OpenCounts | None = None,
+    ) -> None:
         """Record a reading; wake the listeners if it differs from the last one."""
         self._window = slid(self._window, ProgressReading(now, run_rules.counts(run, settled).done))
         speed = rate(self._window)
         known = self.progress
         left = eta(run, settled, speed)
-        self.progress = RunProgress(run=run, settled=settled, rate=speed, eta=left, waiting=waiting)
+        self.progress = RunProgress(
+            run=run,
+            settled=settled,
+            rate=speed,
+            eta=left,
+            waiting=waiting,
+            open_counts=open_counts,
+        )
         self.shown = self._render(self.progress)
         if known is None or self.progress.differs_from(known):
             self.number += 1
@@ -107,6 +123,7 @@ class ProgressFeed:
     is_good: Callable[[ApiKeyId], Awaitable[bool]]  # whether an API key is still active
     most: int = 0  # listeners of one caller; 0 is any number
     waits: FindWaits = find_no_waits
+    open_counts: FindOpenCounts = find_no_open_counts
     followed: dict[RunId, FollowedRun] = field(default_factory=dict)
     callers: Counter[CallerId] = field(default_factory=Counter)  # how many listen
     keys: Counter[ApiKeyId] = field(default_factory=Counter)
@@ -140,8 +157,10 @@ class ProgressFeed:
         run = await own_run(self.metadata, job, run_id)
         first = None
         if run.id not in self.followed:
+            open_counts = await self.open_counts([run])
             settled = await self._settled(run.id)
-            first = settled, (await self.waits([(job, run)])).get(run.id)
+            waits = await self.waits([(job, run)])
+            first = settled, waits.get(run.id), open_counts.get(run.id)
         return self._updates((job, run), first, seen, Listener(caller, api_key_id))
 
     def notified(self, names: Collection[str] | None) -> bool:
@@ -224,8 +243,8 @@ class ProgressFeed:
         run_feed = self.followed.setdefault(run.id, FollowedRun(job, run, self.render))
         run_feed.listeners += 1
         if run_feed.progress is None and first is not None:  # else the next round updates it
-            settled, waiting = first
-            run_feed.update(run, settled, self.clock.monotonic(), waiting)
+            settled, waiting, open_counts = first
+            run_feed.update(run, settled, self.clock.monotonic(), waiting, open_counts)
         try:
             yield run_feed
         finally:
@@ -240,14 +259,15 @@ class ProgressFeed:
         async with asyncio.TaskGroup() as group:
             readings = [group.create_task(self._run(run_id)) for run_id in run_ids]
         runs = [reading.result() for reading in readings]
-        waits = await self.waits(
-            [(self.followed[run.id].job, run) for run in runs if self._is_followed(run)]
-        )
+        shown = [run for run in runs if self._is_followed(run)]
+        waits = await self.waits([(self.followed[run.id].job, run) for run in shown])
+        open_counts = await self.open_counts(shown)
         now = self.clock.monotonic()
         for run_id, run in zip(run_ids, runs, strict=True):
             if isinstance(run, Unavailable):
                 raise run
-            self._update(run_id, run, settled[run_id], now, waits.get(run_id))
+            told = waits.get(run_id), open_counts.get(run_id)
+            self._update(run_id, run, settled[run_id], now, told)
 
     def _is_followed(self, run: Run | Unavailable | None) -> TypeGuard[Run]:
         return isinstance(run, Run) and run.id in self.followed
@@ -263,13 +283,18 @@ class ProgressFeed:
         return (await self.tasks.counts([run_id]))[run_id]
 
     def _update(
-        self, run_id: RunId, run: Run | None, settled: Counts, now: float, waiting: Waiting | None
+        self,
+        run_id: RunId,
+        run: Run | None,
+        settled: Counts,
+        now: float,
+        told: tuple[Waiting | None, OpenCounts | None],
     ) -> None:
         run_feed = self.followed.get(run_id)
         if run_feed is None or run_feed.is_over:  # no listener is left, or the run has ended
             return
         if run and run.status is not RunStatus.DELETED:
-            run_feed.update(run, settled, now, waiting)
+            run_feed.update(run, settled, now, *told)
         else:  # its counts may be purged already: the last ones stay
             known = run_feed.progress
             run_feed.update(

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from conveyor.domain import cursor
-from conveyor.domain.counts import ZERO, Counts
+from conveyor.domain.counts import ZERO, Counts, OpenCounts
 from conveyor.domain.failure_groups import FailureExample, FailureGroup, failure_example
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType, next_run
@@ -24,6 +24,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
+from conveyor.steps.shared.open_counts import FindOpenCounts, find_no_open_counts
 from conveyor.steps.shared.ownership import latest_run, own_job, own_run
 from conveyor.steps.shared.run_waits import FindWaits, find_no_waits
 from conveyor.steps.shared.task_reads import tasks_by_id
@@ -40,12 +41,14 @@ class JobView(msgspec.Struct, frozen=True):
     settled: Counts
     next_run: datetime | None = None  # by its schedule
     waiting: Waiting | None = None
+    open_counts: OpenCounts | None = None
 
 
 class RunView(msgspec.Struct, frozen=True):
     run: Run
     settled: Counts
     waiting: Waiting | None = None
+    open_counts: OpenCounts | None = None
 
 
 class ResultPart(msgspec.Struct, frozen=True):
@@ -83,6 +86,7 @@ class Read:
     coordination: Coordination
     clock: Clock
     waits: FindWaits = find_no_waits
+    open_counts: FindOpenCounts = find_no_open_counts
     count: Callable[[int], None] = lambda _: None  # rows read for pages of results
     reading: dict[str, "_SharedRead"] = field(default_factory=dict)  # under way, by key
 
@@ -90,15 +94,12 @@ class Read:
         job = await own_job(self.metadata, caller, job_id)
         run = await latest_run(self.metadata, job)
         if run is None:
-            return self._view(job, None, ZERO)
-        waits = await self.waits([(job, run)])
-        return self._view(job, run, await self._settled(run), waits.get(run.id))
+            return self._view(job, None)
+        return self._view(job, await self._run_view(job, run))
 
     async def run(self, caller: CallerId, job_id: JobId, run_id: RunId) -> RunView:
         job = await own_job(self.metadata, caller, job_id)
-        run = await own_run(self.metadata, job, run_id)
-        waits = await self.waits([(job, run)])
-        return RunView(run, await self._settled(run), waits.get(run.id))
+        return await self._run_view(job, await own_run(self.metadata, job, run_id))
 
     async def bad_rows(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None
@@ -136,14 +137,8 @@ class Read:
             found += more
             before = more[-1][0].id
         page = found[:limit]
-        settled = await self._fresh([run for _, run in page if run])
-        waits = await self.waits([(job, run) for job, run in page if run])
-        views = [
-            self._view(job, run, settled[run.id], waits.get(run.id))
-            if run
-            else self._view(job, None, ZERO)
-            for job, run in page
-        ]
+        runs = await self._run_views([(job, run) for job, run in page if run])
+        views = [self._view(job, runs[run.id] if run else None) for job, run in page]
         return views, page[-1][0].id if len(found) > limit else None
 
     async def runs(
@@ -157,10 +152,8 @@ class Read:
             found += more
             before = more[-1].id
         page = found[:limit]
-        settled = await self._fresh(page)
-        waits = await self.waits([(job, run) for run in page])
-        views = [RunView(run, settled[run.id], waits.get(run.id)) for run in page]
-        return views, page[-1].id if len(found) > limit else None
+        views = await self._run_views([(job, run) for run in page])
+        return list(views.values()), page[-1].id if len(found) > limit else None
 
     async def results(
         self,
@@ -287,10 +280,26 @@ class Read:
             raise NotFound("No such task")
         return task
 
-    def _view(
-        self, job: Job, run: Run | None, settled: Counts, waiting: Waiting | None = None
-    ) -> JobView:
-        return JobView(job, run, settled, next_run(job, self.clock.now()), waiting)
+    def _view(self, job: Job, run: RunView | None) -> JobView:
+        due = next_run(job, self.clock.now())
+        if run is None:
+            return JobView(job, None, ZERO, due)
+        return JobView(job, run.run, run.settled, due, run.waiting, run.open_counts)
+
+    async def _run_view(self, job: Job, run: Run) -> RunView:
+        waits = await self.waits([(job, run)])
+        open_counts = await self.open_counts([run])
+        settled = await self._settled(run)
+        return RunView(run, settled, waits.get(run.id), open_counts.get(run.id))
+
+    async def _run_views(self, of: Sequence[tuple[Job, Run]]) -> Mapping[RunId, RunView]:
+        runs = [run for _, run in of]
+        open_counts = await self.open_counts(runs)
+        settled, waits = await self._fresh(runs), await self.waits(of)
+        return {
+            run.id: RunView(run, settled[run.id], waits.get(run.id), open_counts.get(run.id))
+            for run in runs
+        }
 
     async def _settled(self, run: Run) -> Counts:
         """The counts of a run, shared for 250 ms by all requests that poll it.

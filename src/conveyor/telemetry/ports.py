@@ -123,6 +123,7 @@ class MeteredTasks:
         self.history = tasks.history
         self.histories = tasks.histories
         self.counts = tasks.counts
+        self.open_counts = tasks.open_counts
         self.failure_groups = tasks.failure_groups
         self.tally = tasks.tally
         self.runs_held = tasks.runs_held

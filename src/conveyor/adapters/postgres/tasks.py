@@ -26,7 +26,7 @@ from conveyor.adapters.postgres.rows import (
     task_id_of,
     task_of,
 )
-from conveyor.domain.counts import COUNT_COLUMNS, ZERO, Counts
+from conveyor.domain.counts import COUNT_COLUMNS, MOST_OPEN, ZERO, Counts, OpenCounts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import FailureGroup, failure_key, listed
 from conveyor.domain.ids import RunId, TaskId, task_index
@@ -118,6 +118,15 @@ COUNTS = f"""
 SELECT run_id, {", ".join(f"sum({name})::bigint" for name in COUNT_COLUMNS)}
   FROM run_no JOIN counter ON counter.run_no = run_no.no
  WHERE run_id = ANY($1::text[]) GROUP BY run_id
+"""
+OPEN = f"""
+SELECT run_id,
+       (SELECT count(*) FROM (SELECT 1 FROM held WHERE held.run_no = run_no.no
+                               LIMIT {MOST_OPEN}) AS near),
+       (SELECT count(*) FROM (SELECT 1 FROM later WHERE later.run_no = run_no.no
+                                 AND due_at > coalesce($2::timestamptz, statement_timestamp())
+                               LIMIT {MOST_OPEN}) AS near)
+  FROM run_no WHERE run_id = ANY($1::text[])
 """
 GROUPS = f"""
 SELECT host, reason, code, count, example, name
@@ -228,6 +237,12 @@ class PostgresTasks:
             for run_id, *sums in await self._database.fetch(COUNTS, run_ids)
         }
         return {run_id: counted.get(run_id, ZERO) for run_id in run_ids}
+
+    async def open_counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, OpenCounts]:
+        now = self._clock.now() if self._clock else None
+        rows = await self._database.fetch(OPEN, run_ids, now)
+        found = {run_id: OpenCounts(*counts) for run_id, *counts in rows}
+        return {run_id: found.get(run_id, OpenCounts()) for run_id in run_ids}
 
     async def failure_groups(self, run_id: RunId) -> Sequence[FailureGroup]:
         return listed(

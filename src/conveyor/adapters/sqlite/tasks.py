@@ -28,7 +28,7 @@ from conveyor.adapters.sqlite.rows import (
     stamp,
     task_of,
 )
-from conveyor.domain.counts import COUNT_COLUMNS, ZERO, Counts
+from conveyor.domain.counts import COUNT_COLUMNS, MOST_OPEN, ZERO, Counts, OpenCounts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import FailureGroup, failure_key, listed
 from conveyor.domain.ids import RunId, TaskId, task_index
@@ -99,6 +99,13 @@ SELECT attempt, started_at, ended_at, problem, credits, nanos, http_status, dura
 SUM = f"""
 SELECT {", ".join(f"sum({name})" for name in COUNT_COLUMNS)} FROM counter
  WHERE run_no = ? HAVING count(*) > 0
+"""
+# From the indexes of open tasks alone, each up to a bound.
+OPEN = f"""
+SELECT (SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY task_held
+                               WHERE run_no = ?1 AND status = 1 LIMIT {MOST_OPEN})),
+       (SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY task_due
+                               WHERE run_no = ?1 AND status = 0 AND due_at > ?2 LIMIT {MOST_OPEN}))
 """
 GROUPS = """
 SELECT host, reason, code, count, (SELECT id FROM task WHERE run_no = it.run_no AND idx = example)
@@ -232,6 +239,19 @@ class SqliteTasks:
             return {run_id: self._sum(connection, run_id) for run_id in run_ids}
 
         return self._database.peek(operation)
+
+    async def open_counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, OpenCounts]:
+        now = stamp(self._clock.now())
+
+        def operation(connection: apsw.Connection) -> dict[RunId, OpenCounts]:
+            found = dict[RunId, OpenCounts]()
+            for run_id in run_ids:
+                run_no = self._run_numbers.find(connection, run_id)
+                [row] = connection.execute(OPEN, (run_no, now))
+                found[run_id] = OpenCounts(*row)
+            return found
+
+        return await self._database.read(operation)
 
     async def failure_groups(self, run_id: RunId) -> Sequence[FailureGroup]:
         def operation(connection: apsw.Connection) -> list[FailureGroup]:

@@ -149,7 +149,7 @@ class JobHandlers:
 
     async def _run(self, request: Request, run: RunId) -> Response:
         view = await self.read.run(*caller_and_job(request), run)
-        return json_response(render.run_shown(view.run, view.settled, view.waiting))
+        return json_response(render.run_view_shown(view))
 
 
 class EventStream(Response):

@@ -6,7 +6,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conveyor.domain.counts import ZERO, Counts
+from conveyor.domain.counts import ZERO, Counts, OpenCounts
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import ROW_VERSION, RunPlace
 from conveyor.domain.task import (
@@ -19,7 +19,16 @@ from conveyor.domain.task import (
     in_brief,
 )
 from conveyor.ports.tasks import TaskPage
-from conveyor.testing.contracts.engine import Engine, claim, given_tasks, rows, settle, stored
+from conveyor.testing.contracts.engine import (
+    SECOND,
+    Engine,
+    by_index,
+    claim,
+    given_tasks,
+    rows,
+    settle,
+    stored,
+)
 from conveyor.testing.contracts.heavy_rows import HeavyRowsContract
 from conveyor.testing.factories import (
     JOB,
@@ -322,6 +331,24 @@ class CountingContract:
         assert {status: tally.get(status, 0) for status in TaskStatus} == {
             status: statuses.count(status) for status in TaskStatus
         }
+
+    async def test_open_tasks_are_in_flight_wait_for_a_retry_or_are_due(
+        self, engine: Engine
+    ) -> None:
+        await given_tasks(engine, 5)
+        first, second, third = by_index(await claim(engine, 3))
+        await settle(engine, first, to_retry(delay=SECOND))
+        await settle(engine, second, scraped())
+
+        before = await engine.tasks.open_counts([RUN, OTHER_RUN])
+        await engine.pass_time(SECOND)
+        after = await engine.tasks.open_counts([RUN])
+        await settle(engine, third, refused())
+        ended = await engine.tasks.open_counts([RUN])
+
+        if before:  # an engine may be unable to tell
+            assert before == {RUN: OpenCounts(1, 1), OTHER_RUN: OpenCounts()}
+            assert [after, ended] == [{RUN: OpenCounts(1)}, {RUN: OpenCounts()}]
 
     async def test_the_tally_of_an_unknown_run_is_nothing(self, engine: Engine) -> None:
         assert sum((await engine.tasks.tally(OTHER_RUN)).values()) == 0

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from conveyor.domain.counts import Counts
+from conveyor.domain.counts import MOST_OPEN, Counts, OpenCounts
 from conveyor.domain.failure_groups import FailureGroup, listed
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import RunPlace
@@ -59,6 +59,9 @@ class MemoryTasks:
     async def counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:
         return {run_id: self._rows.counts(run_id) for run_id in run_ids}
 
+    async def open_counts(self, run_ids: Sequence[RunId]) -> Mapping[RunId, OpenCounts]:
+        return {run_id: self._open_counts(run_id) for run_id in run_ids}
+
     async def failure_groups(self, run_id: RunId) -> Sequence[FailureGroup]:
         return listed(self._rows.failures(run_id))
 
@@ -73,6 +76,15 @@ class MemoryTasks:
         for task in doomed:
             self._rows.discard(task)
         return len(doomed)
+
+    def _open_counts(self, run_id: RunId) -> OpenCounts:
+        tasks, now = self._rows.of_run(run_id), self._rows.clock.now()
+        held = sum(task.status is TaskStatus.PROCESSING for task in tasks)
+        waiting = sum(
+            task.status is TaskStatus.PENDING and task.due_at is not None and task.due_at > now
+            for task in tasks
+        )
+        return OpenCounts(min(held, MOST_OPEN), min(waiting, MOST_OPEN))
 
 
 def _page(tasks: Iterable[Task], limit: int) -> TaskPage:

@@ -3,6 +3,8 @@ import { at, count, duration, money, percent, plural, rate, relative, schedule, 
 import { Bar, Figure, Status, isLive, link, useNow } from "../ui.js";
 import { Plot, samples } from "../plot.js";
 
+const MOST_OPEN = 10_000; // tasks of a kind that the API counts
+
 export function Overview({ job, run, progress }) {
   const now = useNow();
   return html`
@@ -28,10 +30,9 @@ function Waiting({ run, now }) {
   return notices.map(([kind, text]) => html`<p class=${`notice ${kind}`}>${text}</p>`);
 }
 
-/** The way of the tasks. The API counts those that are not final together. */
+/** The way of the tasks. */
 function Funnel({ job, run, progress, now }) {
   const { total, completed, successful, failed, spend } = run.stats;
-  const open = total - completed;
   const live = isLive(run);
   const took = (new Date(live ? now : run.updated_at) - new Date(run.created_at)) / 1000;
   const own = completed - (run.inherited_tasks || 0);
@@ -40,7 +41,7 @@ function Funnel({ job, run, progress, now }) {
     <section class="card" aria-label="Progress">
       <ol class="funnel">
         <li><span>Tasks</span><b>${count(total)}</b></li>
-        <li class=${live && open ? "live" : ""}><span>${live ? "Open" : "Not finished"}</span><b>${count(open)}</b>${live && html`<small>pending, in flight or waiting for a retry</small>`}</li>
+        <${Open} stats=${run.stats} live=${live} />
         <li class="good"><a href=${`${link("jobs", job.job_id, "rows")}${suffix}&status=successful`}>Successful</a><b>${count(successful)}</b><small>${percent(successful, total)}</small></li>
         <li class="bad"><a href=${link("jobs", job.job_id, "failures") + suffix}>Failed</a><b>${count(failed)}</b><small>${percent(failed, total)}</small></li>
       </ol>
@@ -55,6 +56,19 @@ function Funnel({ job, run, progress, now }) {
       </dl>
       ${failed > 0 && html`<${Reasons} job=${job} run=${run} suffix=${suffix} />`}
     </section>`;
+}
+
+/** Tasks that are not final. Some engines count them together; others count each kind, up to a bound. */
+function Open({ stats, live }) {
+  const { total, completed, in_flight: flying, waiting_for_retry: waiting } = stats;
+  const open = total - completed;
+  if (!live || flying == null)
+    return html`<li class=${live && open ? "live" : ""}><span>${live ? "Open" : "Not finished"}</span><b>${count(open)}</b>${live && html`<small>pending, in flight or waiting for a retry</small>`}</li>`;
+  const bounded = (figure) => count(figure) + (figure >= MOST_OPEN ? "+" : "");
+  return html`
+    <li><span>Pending</span><b>${count(Math.max(open - flying - waiting, 0))}</b></li>
+    <li class=${flying ? "live" : ""}><span>In flight</span><b>${bounded(flying)}</b></li>
+    <li class=${waiting ? "live" : ""}><span>Waiting for retry</span><b>${bounded(waiting)}</b></li>`;
 }
 
 function Reasons({ job, run, suffix }) {
