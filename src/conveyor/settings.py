@@ -103,7 +103,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _about(
             "Defaults for the engines of all kinds of state: `embedded`, one process with SQLite and "
             "files; `aws`, DynamoDB and SQS; `postgres`, the database that `metadata` names. With the "
-            "last two, `bodies`, `blobs` and `coordination` must be given. A setting of a kind wins."
+            "last two, `bodies` and `blobs` must be given, and with `aws` `coordination`. A setting "
+            "of a kind wins."
         ),
     ] = "embedded"
     metadata: Annotated[
@@ -164,8 +165,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _about(
             "Engine of permits, rate limits, cached counts and notifications: `memory:`, in one "
             "process; `redis://host:6379/0`, a Redis or Valkey server (`rediss:` with TLS; "
-            "`?cluster=true` for a cluster, `?prefix=name` for the prefix of its keys); or "
-            "`dynamodb://table`."
+            "`?cluster=true` for a cluster, `?prefix=name` for the prefix of its keys); "
+            "`postgresql://…`; or `dynamodb://table`."
         ),
     ] = "memory:"
     durability: Annotated[

@@ -68,7 +68,8 @@ PRESETS: dict[str, dict[str, str | None]] = {
     "postgres": {
         "tasks": OF_METADATA,
         "control_queue": OF_METADATA,
-        **dict.fromkeys(("metadata", "bodies", "blobs", "coordination")),
+        "coordination": OF_METADATA,
+        **dict.fromkeys(("metadata", "bodies", "blobs")),
     },
 }
 

@@ -36,9 +36,8 @@ from tests.contracts.conftest import (
     S3_BLOBS,
     S3_BODIES,
 )
-from tests.harness.postgres import TestDatabases
+from tests.harness.postgres import SERVERS, TestDatabases
 from tests.harness.shared_engines import SharedEngines
-from tests.postgres.conftest import SERVERS
 
 ROOT = Path(__file__).parents[2]
 # Kind of state -> the engines over which the contracts of its ports run.
@@ -127,6 +126,7 @@ async def _on_postgres(server: TestDatabases, folder: Path) -> Settings:
         metadata=url,
         tasks=url,
         control_queue=url,
+        coordination=url,
         bodies=f"files:{folder}",
         blobs=f"files:{folder}",
     )

@@ -20,6 +20,7 @@ from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.memory.queues import CALM, NASTY, Habits
+from conveyor.adapters.postgres.coordination import PostgresCoordination
 from conveyor.adapters.s3.address import Layout
 from conveyor.adapters.s3.blobs import S3Blobs
 from conveyor.adapters.s3.bodies import S3Bodies
@@ -46,6 +47,7 @@ from conveyor.testing.shared.store import SharedPorts, SharedStore
 from conveyor.testing.shared.wire import Hello
 from tests.certificates import Authority
 from tests.harness.dynamodb import PLACES, a_table
+from tests.harness.postgres import SERVERS, TestDatabases
 from tests.harness.valkey import Valkey, a_prefix, aging, coordination_at, tls_in_front_of
 from tests.s3_server import S3Server
 from tests.seed import sample_items
@@ -53,18 +55,17 @@ from tests.seed import sample_items
 LEASE = timedelta(seconds=60)
 SEED = 20260302
 OFTEN = timedelta(milliseconds=20)  # a poll for notifications
-# Engines of which `make test` runs some tests, that the seed chooses: they repeat what others show.
-SAMPLED = PLACES[1:]
-SAMPLE = 5  # of each
+# Engines of which `make test` runs some tests, that the seed chooses, each with how many: they repeat what others show.
+SAMPLED = {**dict.fromkeys(PLACES[1:], 5), "postgresql": 5, "postgresql-16": 0, "postgresql-15": 0}
 
 OpenEngine = Callable[[Path], AbstractAsyncContextManager[Engine]]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for engine in SAMPLED:
+    for engine, size in SAMPLED.items():
         found = [item for item in items if engine in _params(item)]
-        sample_items(found, SAMPLE, of=engine)
+        sample_items(found, size, of=engine)
 
 
 def _params(item: pytest.Item) -> Sequence[object]:
@@ -289,6 +290,29 @@ def dynamodb_coordination(place: str) -> "OpenCoordination":
     return opened
 
 
+def postgres_coordination(server: str) -> "OpenCoordination":
+    @asynccontextmanager
+    async def opened(request: pytest.FixtureRequest) -> AsyncIterator[CoordinationUnderTest]:
+        clock = FakeClock()
+
+        async def pass_time(by: timedelta) -> None:
+            clock.advance(by)
+
+        databases: TestDatabases = request.getfixturevalue(server)
+        async with databases.opened() as database:
+            one, other = (
+                PostgresCoordination(
+                    database, monotonic=clock, incarnation=name, lease=LEASE, clock=clock
+                )
+                for name in ("one", "other")
+            )
+            yield CoordinationUnderTest(
+                coordination=one, another=other, lease=LEASE, pass_time=pass_time, precise=True
+            )
+
+    return opened
+
+
 OpenCoordination = Callable[
     [pytest.FixtureRequest], AbstractAsyncContextManager[CoordinationUnderTest]
 ]
@@ -298,6 +322,7 @@ COORDINATION: dict[str, OpenCoordination] = {
     "rediss": rediss_coordination,
     "cluster": cluster_coordination,
     **{place: dynamodb_coordination(place) for place in PLACES},
+    **{name: postgres_coordination(server) for name, server in SERVERS.items()},
 }
 QUEUES: dict[str, Habits] = {"calm": CALM, "nasty": NASTY, "served": CALM}
 

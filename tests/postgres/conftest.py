@@ -17,15 +17,10 @@ from conveyor.adapters.postgres.work import PostgresWork
 from conveyor.ports.metadata import Metadata
 from conveyor.testing.clock import FakeClock, FakeIds
 from conveyor.testing.contracts.engine import CaughtUp, Engine
-from tests.harness.postgres import TestDatabases
+from tests.harness.postgres import SERVERS, TestDatabases
 from tests.seed import run_seed
 
 LEASE = timedelta(seconds=60)
-SERVERS = {
-    "postgresql": "postgres_18",
-    "postgresql-16": "postgres_16",
-    "postgresql-15": "postgres_15",
-}
 SAMPLE = 8  # one of so many contract tests is part of `make test`
 
 

@@ -27,7 +27,10 @@ COLUMNS = """
 SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default
   FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2
 """
-OPTIONS = "SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+OPTIONS = """
+SELECT relname, relpersistence, reloptions FROM pg_class
+ WHERE relnamespace = 'public'::regnamespace
+"""
 INDEXES = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1"
 RAISED = "DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{}'; END $$"
 

@@ -392,7 +392,12 @@ def test_one_setting_chooses_the_engines_of_all_kinds_and_each_kind_wins_over_it
         {"engines": "postgres", "metadata": "postgresql://db", **given}, environ={}
     )
     assert {postgres.metadata, postgres.tasks, postgres.control_queue} == {"postgresql://db"}
-    assert postgres.queues == ""
+    assert (postgres.queues, postgres.coordination) == ("", "redis://host")
+    del given["coordination"]
+    alone = load_settings(
+        {"engines": "postgres", "metadata": "postgresql://db", **given}, environ={}
+    )
+    assert alone.coordination == "postgresql://db"
     embedded = load_settings({}, environ={"CONVEYOR_ENGINES": "embedded"})
     assert embedded == Settings()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from conveyor.adapters.memory.coordination import MemoryCoordination
 from conveyor.adapters.redis.address import FORM, is_address, parse_address
 from conveyor.app.aws import in_dynamodb
+from conveyor.app.postgres import on_postgres, postgres_engine
 from conveyor.app.schemes import Opening, Scheme
 from conveyor.errors import RefusedToStart
 from conveyor.ports.coordination import Coordination
@@ -59,9 +60,24 @@ def _dynamodb(opening: Opening, table: "DynamoTable") -> Coordination:
     )
 
 
+async def _postgres(opening: Opening, address: str) -> Coordination:
+    database = (await opening.once(postgres_engine, address)).database
+    from conveyor.adapters.postgres.coordination import (  # noqa: PLC0415 - an extra
+        PostgresCoordination,
+    )
+
+    return PostgresCoordination(
+        database,
+        monotonic=opening.clock,
+        incarnation=opening.incarnation,
+        lease=opening.settings.permit_lease,
+    )
+
+
 COORDINATION: Mapping[str, Scheme[Coordination]] = {
     "memory": Scheme(open=_memory, is_offline=False, in_memory=True),
     "redis": _redis("redis"),
     "rediss": _redis("rediss"),
+    "postgresql": on_postgres(_postgres, is_offline=False),
     "dynamodb": in_dynamodb(_dynamodb, is_offline=False),
 }

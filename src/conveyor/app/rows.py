@@ -1,22 +1,21 @@
 """Engines of rows and of the queues beside them: metadata, tasks with their claims, control queue."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from random import SystemRandom
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from conveyor.adapters.memory.control_queue import MemoryControlQueue
 from conveyor.adapters.memory.queues import MemoryQueues
-from conveyor.adapters.postgres.address import FORM, is_address, parse_address
 from conveyor.adapters.queued.grouping import GroupedQueues
 from conveyor.adapters.queued.work import QueuedWork
 from conveyor.adapters.sqlite.database import Durability, missing_schema, open_database, owner_of
 from conveyor.adapters.sqlite.engine import SqliteEngine, open_engine, visit_engine
 from conveyor.app.aws import in_dynamodb
+from conveyor.app.postgres import on_postgres, postgres_engine
 from conveyor.app.schemes import Opening, QueueEngine, Scheme
 from conveyor.app.sqs import SQS_CONTROL_QUEUE, SQS_QUEUES
-from conveyor.errors import RefusedToStart
 from conveyor.ports.claims import Claims
 from conveyor.ports.control_queue import ControlQueue
 from conveyor.ports.metadata import Metadata
@@ -28,9 +27,6 @@ from conveyor.timekeeping import DueTimes
 
 if TYPE_CHECKING:
     from conveyor.adapters.aws.dynamodb.table import DynamoTable
-    from conveyor.adapters.postgres.engine import PostgresEngine
-
-P = TypeVar("P")
 
 
 class TaskEngine(NamedTuple):
@@ -93,69 +89,18 @@ async def _missing_in_sqlite(settings: Settings, _address: str) -> Sequence[str]
     ]
 
 
-def _postgres(opening: Opening, address: str) -> AbstractAsyncContextManager["PostgresEngine"]:
-    with _needing_asyncpg():
-        from conveyor.adapters.postgres.engine import open_engine as open_postgres  # noqa: PLC0415
-    return open_postgres(
-        parse_address(f"postgresql:{address}"),
-        ids=opening.ids,
-        lease=opening.settings.lease,
-        holder=opening.incarnation,
-        writable=opening.writable,
-    )
-
-
 async def _postgres_metadata(opening: Opening, address: str) -> Metadata:
-    return (await opening.once(_postgres, address)).metadata
+    return (await opening.once(postgres_engine, address)).metadata
 
 
 async def _postgres_tasks(opening: Opening, address: str) -> TaskEngine:
-    rows = await opening.once(_postgres, address)
+    rows = await opening.once(postgres_engine, address)
     # Due times are compared with the clock of the server; other processes may hold the claims.
     return TaskEngine(rows.tasks, rows.work, due_times=None, dead_claims=None)
 
 
 async def _postgres_control_queue(opening: Opening, address: str) -> ControlQueue:
-    return (await opening.once(_postgres, address)).control_queue
-
-
-async def _migrate_postgres(
-    _settings: Settings, address: str, _kinds: Sequence[str]
-) -> Sequence[str]:
-    with _needing_asyncpg():
-        from conveyor.adapters.postgres.schema import migrate_at  # noqa: PLC0415
-    done = await migrate_at(parse_address(f"postgresql:{address}"))
-    return [f"upgraded to schema {done[-1]}" if done else "has the latest schema"]
-
-
-async def _missing_on_postgres(_settings: Settings, address: str) -> Sequence[str]:
-    with _needing_asyncpg():
-        from conveyor.adapters.postgres.schema import missing_at  # noqa: PLC0415
-    missing = await missing_at(parse_address(f"postgresql:{address}"))
-    return [f"lacks schema {version}" for version in missing]
-
-
-def _on_postgres(open_it: Callable[[Opening, str], Awaitable[P]]) -> Scheme[P]:
-    """Return an engine on PostgreSQL. It connects when it is first used."""
-    return Scheme(
-        open=open_it,
-        is_shared=True,
-        address=lambda address: is_address(f"postgresql:{address}"),
-        form=FORM,
-        migrate=_migrate_postgres,
-        missing=_missing_on_postgres,
-    )
-
-
-@contextmanager
-def _needing_asyncpg() -> Iterator[None]:
-    try:
-        yield
-    except ImportError:
-        raise RefusedToStart(
-            "settings: an engine is on postgresql:, which needs asyncpg: install it with "
-            "`pip install 'conveyor-batch[postgres]'`"
-        ) from None
+    return (await opening.once(postgres_engine, address)).control_queue
 
 
 async def _memory_queues(opening: Opening, _address: str) -> QueueEngine:
@@ -192,19 +137,19 @@ def _dynamodb_tasks(opening: Opening, table: "DynamoTable") -> TaskEngine:
 
 METADATA: Mapping[str, Scheme[Metadata]] = {
     "sqlite": Scheme(open=_sqlite_metadata, migrate=_migrate_sqlite, missing=_missing_in_sqlite),
-    "postgresql": _on_postgres(_postgres_metadata),
+    "postgresql": on_postgres(_postgres_metadata),
     "dynamodb": in_dynamodb(_dynamodb_metadata),
 }
 TASKS: Mapping[str, Scheme[TaskEngine]] = {
     "sqlite": Scheme(open=_sqlite_tasks, migrate=_migrate_sqlite, missing=_missing_in_sqlite),
-    "postgresql": _on_postgres(_postgres_tasks),
+    "postgresql": on_postgres(_postgres_tasks),
     "dynamodb": in_dynamodb(_dynamodb_tasks),
 }
 CONTROL_QUEUE: Mapping[str, Scheme[ControlQueue]] = {
     "sqlite": Scheme(
         open=_sqlite_control_queue, migrate=_migrate_sqlite, missing=_missing_in_sqlite
     ),
-    "postgresql": _on_postgres(_postgres_control_queue),
+    "postgresql": on_postgres(_postgres_control_queue),
     "memory": Scheme(open=_memory_control_queue, in_memory=True),
     "sqs": SQS_CONTROL_QUEUE,
 }

@@ -13,7 +13,9 @@ Deadlocks and serialisation failures are retried here: the server has rolled the
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -71,6 +73,27 @@ class _Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
         return ""
 
 
+@dataclass(slots=True)
+class Arrivals:
+    """Tells that notifications have arrived."""
+
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    is_lost: bool = False
+
+    async def wait(self, at_most: timedelta) -> None:
+        """Return at the next notification, or after `at_most`; raise once the connection is lost."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most.total_seconds()):
+                await self.arrived.wait()
+        self.arrived.clear()
+        if self.is_lost:
+            raise Unavailable("PostgreSQL: the connection for notifications is lost")
+
+    def end(self) -> None:
+        self.is_lost = True
+        self.arrived.set()
+
+
 class PostgresDatabase:
     """`open_database` makes it. It connects when it is first used."""
 
@@ -114,6 +137,28 @@ class PostgresDatabase:
         raise AssertionError("the last try returns or raises")
 
     @asynccontextmanager
+    async def listening(self, channel: str) -> AsyncIterator["Arrivals"]:
+        """Listen to the notifications of a channel, on a connection of its own.
+
+        With a pooler nothing arrives: it has no sessions that could listen.
+        """
+        arrivals = Arrivals()
+        if self.address.pooled:
+            yield arrivals
+            return
+        async with self._own_errors():
+            connection = await asyncpg.connect(
+                **_connecting(self.address), server_settings={"application_name": "conveyor"}
+            )
+        try:
+            connection.add_termination_listener(lambda _: arrivals.end())
+            async with self._own_errors():
+                await connection.add_listener(channel, lambda *_: arrivals.arrived.set())
+            yield arrivals
+        finally:
+            connection.terminate()
+
+    @asynccontextmanager
     async def _own_errors(self) -> AsyncIterator[None]:
         try:
             yield
@@ -151,23 +196,29 @@ async def open_database(
 
 def _pool(address: PostgresAddress, size: int, session: Mapping[str, str]) -> Any:
     return asyncpg.create_pool(
-        host=address.host,
-        port=address.port,
-        user=address.user,
-        password=address.password,
-        database=address.database,
-        ssl=_tls(address),
+        **_connecting(address),
         min_size=0,
         max_size=size,
         max_inactive_connection_lifetime=IDLE,
         connection_class=_Session,
-        command_timeout=ANSWERED_WITHIN,
-        timeout=ACQUIRED_WITHIN,
         # A pooler gives each transaction another connection, which does not know the statements that
         # were prepared on the one before, and refuses settings of a session.
         statement_cache_size=0 if address.pooled else 200,
         server_settings={} if address.pooled else session,
     )
+
+
+def _connecting(address: PostgresAddress) -> dict[str, Any]:
+    return {
+        "host": address.host,
+        "port": address.port,
+        "user": address.user,
+        "password": address.password,
+        "database": address.database,
+        "ssl": _tls(address),
+        "command_timeout": ANSWERED_WITHIN,
+        "timeout": ACQUIRED_WITHIN,
+    }
 
 
 def _tls(address: PostgresAddress) -> ssl.SSLContext | str:

@@ -1,0 +1,166 @@
+"""Coordination on PostgreSQL, so that one database is enough. `docs/storage/postgres.md` has more.
+
+Notifications are rows, which subscribers poll. Where the server can tell a session that there are new
+ones (LISTEN), the poll is made at once, else every second.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from conveyor.adapters.postgres.database import PostgresDatabase
+from conveyor.adapters.postgres.permits import NOW, PostgresPermits
+from conveyor.domain.concurrency import Allowance, allowance
+from conveyor.errors import Unavailable
+from conveyor.ports.clock import Clock
+from conveyor.ports.coordination import Member, Notification
+
+DEADLINE = timedelta(seconds=2)  # of calls that requests wait for, and can do without
+POLL_EVERY = timedelta(seconds=1)  # for notifications
+# A notification is found if its transaction ended within this time of its own timestamp.
+LATE = timedelta(seconds=10)
+MOST_NOTIFICATIONS = 500  # of one poll; with more, anything may have changed
+CLEAN_EVERY = timedelta(minutes=1)
+CHANNEL = "conveyor_notifications"
+MEMBER = msgspec.json.Decoder(Member)
+
+EPOCH = f"extract(epoch FROM {NOW})::double precision"
+TAKE = f"""
+INSERT INTO bucket AS old (name, tokens, at, granted, full_at)
+VALUES ($2, $4::double precision - 1, {EPOCH}, true, {EPOCH} + 1 / $3::double precision)
+ON CONFLICT (name) DO UPDATE SET (tokens, at, granted, full_at) = (
+    SELECT left_over, excluded.at, filled >= 1, excluded.at + ($4 - left_over) / $3
+      FROM (SELECT least(old.tokens + greatest(excluded.at - old.at, 0) * $3, $4) AS filled) AS now,
+           LATERAL (SELECT CASE WHEN filled >= 1 THEN filled - 1 ELSE filled END AS left_over) AS it)
+RETURNING tokens, granted
+"""
+RECALL = f"SELECT name, value FROM cached_value WHERE name = ANY($2::text[]) AND until > {NOW}"
+REMEMBER = f"""
+INSERT INTO cached_value (name, value, until)
+SELECT name, value, {NOW} + $2 FROM unnest($3::text[], $4::bytea[]) AS given (name, value)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until
+"""
+NOTIFY = f"""
+WITH sent AS (INSERT INTO notification (id, topic, names, sent_at) VALUES ($2, $3, $4, {NOW}))
+SELECT pg_notify('{CHANNEL}', '')
+"""
+NOTIFICATIONS = f"""
+SELECT id, topic, names FROM notification
+ WHERE sent_at > {NOW} - $2::interval AND topic = ANY($3::text[])
+ ORDER BY sent_at LIMIT {MOST_NOTIFICATIONS + 1}
+"""
+ANNOUNCE = f"""
+INSERT INTO member (id, doc, until) VALUES ($3, $4, {NOW} + $2)
+ON CONFLICT (id) DO UPDATE SET doc = excluded.doc, until = excluded.until
+"""
+LEAVE = "DELETE FROM member WHERE id = $1"
+MEMBERS = f"SELECT doc FROM member WHERE until > {NOW} ORDER BY id"
+CLEAN = f"""
+WITH permits AS (DELETE FROM permit WHERE until < {NOW} - $2::interval),
+     buckets AS (DELETE FROM bucket WHERE full_at < {EPOCH}),
+     cache AS (DELETE FROM cached_value WHERE until < {NOW}),
+     notifications AS (DELETE FROM notification WHERE sent_at < {NOW} - $2::interval)
+DELETE FROM member WHERE until < {NOW}
+"""
+
+
+class PostgresCoordination(PostgresPermits):
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        *,
+        monotonic: Clock,
+        incarnation: str,
+        lease: timedelta,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            database, monotonic=monotonic, incarnation=incarnation, lease=lease, clock=clock
+        )
+        self._clean_at = 0.0
+
+    # Rate limits and the cache.
+
+    async def take(self, bucket: str, *, rate: float, burst: int) -> Allowance:
+        async with _in_time():
+            [tokens, granted] = await self._database.first(TAKE, self._now(), bucket, rate, burst)
+        return allowance(tokens, granted=granted, rate=rate, burst=burst)
+
+    async def recall(self, names: Collection[str]) -> Mapping[str, bytes]:
+        if not names:
+            return {}
+        async with _in_time():
+            rows = await self._database.fetch(RECALL, self._now(), list(names))
+        return dict(map(tuple, rows))
+
+    async def remember(self, values: Mapping[str, bytes], *, life: timedelta) -> None:
+        if not values:
+            return
+        names = sorted(values)  # the order in which rows are locked
+        given = (names, [values[name] for name in names])
+        async with _in_time():
+            await self._database.fetch(REMEMBER, self._now(), life, *given)
+
+    # Notifications.
+
+    async def notify(self, topic: str, names: Collection[str] = ()) -> None:
+        number = f"{self._incarnation}.{next(self._numbers)}"
+        async with _in_time():
+            await self._database.fetch(NOTIFY, self._now(), number, topic, list(names))
+
+    async def notifications(self, topics: Collection[str]) -> AsyncGenerator[Notification, None]:
+        wanted = sorted(set(topics))
+        missed = [Notification(topic, None) for topic in wanted]
+        async with self._database.listening(CHANNEL) as arrived:
+            polled_at = self._monotonic()
+            seen = {row["id"] for row in await self._sent(LATE, wanted)}
+            for one in missed:
+                yield one
+            while True:
+                await arrived.wait(POLL_EVERY)
+                now = self._monotonic()
+                window, polled_at = LATE + timedelta(seconds=now - polled_at), now
+                rows = await self._sent(window, wanted)
+                if len(rows) > MOST_NOTIFICATIONS or window > CLEAN_EVERY:
+                    for one in missed:
+                        yield one
+                    continue  # those that were left out are found again, in part
+                names: dict[str, set[str]] = {}
+                for row in rows:
+                    if row["id"] not in seen:
+                        names.setdefault(row["topic"], set()).update(row["names"])
+                seen = {row["id"] for row in rows}
+                for topic, changed in names.items():
+                    yield Notification(topic, frozenset(changed))
+
+    async def _sent(self, within: timedelta, topics: Sequence[str]) -> Sequence[Any]:
+        return await self._database.fetch(NOTIFICATIONS, self._now(), within, topics)
+
+    # Members.
+
+    async def announce(self, member: Member, *, life: timedelta) -> None:
+        if life <= timedelta():
+            await self._database.fetch(LEAVE, member.id)
+            return
+        document = msgspec.json.encode(member).decode()
+        await self._database.fetch(ANNOUNCE, self._now(), life, member.id, document)
+        if self._monotonic() >= self._clean_at:
+            self._clean_at = self._monotonic() + CLEAN_EVERY.total_seconds()
+            await self._database.fetch(CLEAN, self._now(), CLEAN_EVERY)
+
+    async def members(self) -> Sequence[Member]:
+        rows = await self._database.fetch(MEMBERS, self._now())
+        return [MEMBER.decode(row["doc"]) for row in rows]
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(DEADLINE.total_seconds()):
+            yield
+    except TimeoutError:
+        raise Unavailable("PostgreSQL: coordination did not answer in time") from None
