@@ -62,7 +62,7 @@ from conveyor.ports.webhooks import Webhooks
 from conveyor.ports.work import Held, Work
 from conveyor.settings import Settings, without_secrets
 from conveyor.steps.deliver.channels import CALLBACKS, HEARTBEATS
-from conveyor.telemetry.process import DiskSpace
+from conveyor.telemetry.process import DiskSpace, TableHealth
 from conveyor.timekeeping import DueTimes
 
 # Every error code that a gateway adapter has a rule for. Metrics count all others together.
@@ -106,6 +106,7 @@ class Engines(Stores):
     task_shard_count: int = 1  # of new jobs
     settle_wait: timedelta = timedelta()  # for which finished tasks wait to share a settle
     large_rows: Callable[[], int] | None = None  # that the engine of tasks wrote; None: no limit
+    table_health: Callable[[], Awaitable[TableHealth]] | None = None  # None: no such tables
     shares_coordination: bool = False  # whether other processes have the same
     in_memory: frozenset[str] = frozenset()  # kinds of state that end with this process
     # Remove unfinished files from folders that other processes may use too.
@@ -242,6 +243,7 @@ async def open_engines(
         task_shard_count=tasks.shards,
         settle_wait=tasks.settle_wait,
         large_rows=tasks.large_rows,
+        table_health=tasks.table_health,
         shares_coordination=shared is not None,
         in_memory=in_memory,
         sweep_unfinished=opening.sweep_unfinished,

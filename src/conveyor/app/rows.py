@@ -1,6 +1,6 @@
 """Engines of rows and of the queues beside them: metadata, tasks with their claims, control queue."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from random import SystemRandom
@@ -23,6 +23,7 @@ from conveyor.ports.queues import Queues
 from conveyor.ports.tasks import Tasks
 from conveyor.ports.work import Held, Work
 from conveyor.settings import Settings
+from conveyor.telemetry.process import TableHealth
 from conveyor.timekeeping import DueTimes
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class TaskEngine(NamedTuple):
     settle_wait: timedelta = timedelta()  # for which finished tasks wait to share a settle
     # How many rows it wrote that are larger, and so cost more, than they should; None: it has no limit.
     large_rows: Callable[[], int] | None = None
+    table_health: Callable[[], Awaitable[TableHealth]] | None = None  # None: it has no such tables
 
 
 def _sqlite(opening: Opening, _address: str) -> AbstractAsyncContextManager[SqliteEngine]:
@@ -96,7 +98,18 @@ async def _postgres_metadata(opening: Opening, address: str) -> Metadata:
 async def _postgres_tasks(opening: Opening, address: str) -> TaskEngine:
     rows = await opening.once(postgres_engine, address)
     # Due times are compared with the clock of the server; other processes may hold the claims.
-    return TaskEngine(rows.tasks, rows.work, due_times=None, dead_claims=None)
+    from conveyor.adapters.postgres.table_health import table_health  # noqa: PLC0415 - an extra
+
+    async def health() -> TableHealth:
+        return TableHealth(*await table_health(rows.database))
+
+    return TaskEngine(
+        rows.tasks,
+        rows.work,
+        due_times=None,
+        dead_claims=None,
+        table_health=health,
+    )
 
 
 async def _postgres_control_queue(opening: Opening, address: str) -> ControlQueue:

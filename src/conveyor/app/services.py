@@ -155,6 +155,7 @@ def _process_metrics(settings: Settings, engines: Engines, metrics: Metrics) -> 
         control_queue=engines.control_queue,
         clock=engines.clock,
         disk_space=engines.disk_space,
+        table_health=engines.table_health,
         slow_loop=settings.slow_loop,
     )
 

@@ -161,6 +161,16 @@ class Metrics:
         self.disk_free = self._gauge("conveyor_disk_free_bytes", "Free space for the data folder")
         self.disk_size = self._gauge("conveyor_disk_size_bytes", "Size of the disk it is on")
         self.database = self._gauge("conveyor_database_bytes", "Size of the database", "part")
+        self.dead_rows = self._gauge(
+            "conveyor_dead_rows", "Rows that PostgreSQL has yet to remove, by table", "table"
+        )
+        self.table_size = self._gauge(
+            "conveyor_table_bytes", "Size of a table of PostgreSQL with its indexes", "table"
+        )
+        self.oldest_transaction = self._gauge(
+            "conveyor_oldest_transaction_seconds",
+            "For how long the oldest transaction of PostgreSQL has been open",
+        )
         self.sampled = self._gauge(
             "conveyor_sampled_timestamp_seconds", "When the gauges of engines were last read"
         )

@@ -38,6 +38,14 @@ class DiskSpace(NamedTuple):
     database: Mapping[str, int]
 
 
+class TableHealth(NamedTuple):
+    """How the tables of a database server fare that removes dead rows in the background."""
+
+    dead_rows: Mapping[str, int]  # by table
+    sizes: Mapping[str, int]  # in bytes, with indexes
+    oldest_transaction: float  # seconds for which it has been open: it keeps dead rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMetrics:
     metrics: Metrics
@@ -46,6 +54,9 @@ class ProcessMetrics:
     clock: Clock
     disk_space: Callable[[], Awaitable[DiskSpace]] | None  # None if the process uses no data folder
     slow_loop: timedelta
+    table_health: Callable[[], Awaitable[TableHealth]] | None = (
+        None  # None: there are no such tables
+    )
     lags: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def __post_init__(self) -> None:
@@ -88,6 +99,13 @@ class ProcessMetrics:
             self.metrics.disk_size.set(space.size)
             for part, length in space.database.items():
                 self.metrics.database.labels(part).set(length)
+        if self.table_health:
+            health = await self.table_health()
+            for table, rows in health.dead_rows.items():
+                self.metrics.dead_rows.labels(table).set(rows)
+            for table, length in health.sizes.items():
+                self.metrics.table_size.labels(table).set(length)
+            self.metrics.oldest_transaction.set(health.oldest_transaction)
         self.metrics.batches.set(len(await self.metadata.page(Batch, limit=MOST_COUNTED)))
         self.metrics.dead_letters.set(
             len(await self.control_queue.dead_letters(limit=MOST_COUNTED))

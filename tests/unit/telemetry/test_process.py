@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from conveyor.domain.batch import Batch
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import Unavailable
 from conveyor.telemetry.metrics import Metrics
-from conveyor.telemetry.process import REMEMBERED, DiskSpace, ProcessMetrics
+from conveyor.telemetry.process import REMEMBERED, DiskSpace, ProcessMetrics, TableHealth
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.contracts.control_queue import a_message
 from conveyor.testing.memory.metadata import MemoryMetadata
@@ -95,6 +96,19 @@ async def test_the_figures_of_engines_are_sampled() -> None:
     assert figure(watched, "database_bytes", part="rows") == 7
     assert figure(watched, "database_bytes", part="log") == 3
     assert figure(watched, "sampled_timestamp_seconds") == now.timestamp()
+
+
+async def test_the_tables_of_a_server_are_sampled() -> None:
+    async def health() -> TableHealth:
+        return TableHealth({"held": 5}, {"held": 8192}, 2.5)
+
+    watched = replace(measured(), table_health=health)
+
+    await watched.sample()
+
+    assert figure(watched, "dead_rows", table="held") == 5
+    assert figure(watched, "table_bytes", table="held") == 8192
+    assert figure(watched, "oldest_transaction_seconds") == 2.5
 
 
 async def test_an_engine_that_is_away_is_told_of_and_the_watching_goes_on() -> None:

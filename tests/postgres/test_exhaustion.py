@@ -1,0 +1,142 @@
+"""Servers short of something: vacuum held up by an old transaction, no connections, a full disk."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from conveyor.adapters.postgres.engine import PostgresEngine, open_engine
+from conveyor.adapters.postgres.schema import migrate_at
+from conveyor.adapters.postgres.table_health import table_health
+from conveyor.adapters.system.clock import SystemClock, SystemIds
+from conveyor.errors import StorageFull, Unavailable
+from conveyor.testing.factories import RUN, add_rows, held, new_tasks, scraped, settlement
+from conveyor.testing.local.servers import server_user
+from tests.harness.postgres import TestDatabases, a_postgres, connected
+
+LEASE = timedelta(minutes=10)
+IDS = SystemIds(SystemClock())
+GROUP = 250
+
+
+@pytest.mark.long
+async def test_work_goes_on_beside_an_old_transaction_and_the_figures_show_it(
+    postgres_18: TestDatabases,
+) -> None:
+    count, address = 5_000, await postgres_18.empty()
+    async with (
+        open_engine(address, ids=IDS, lease=LEASE, holder="one") as engine,
+        connected(address) as beside,
+    ):
+        await add_rows(engine.tasks, RUN, new_tasks(RUN, count))
+        async with beside.transaction(isolation="repeatable_read"):
+            await beside.fetchval("SELECT count(*) FROM task")
+            assert await _drained(engine) == count
+            await beside.execute("SELECT pg_stat_force_next_flush()")
+            for each in ("held", "fresh"):
+                await _vacuumed(engine, each)
+            dead, sizes, oldest = await table_health(engine.database)
+            assert dead["held"] >= count  # which the vacuum could not remove
+            assert sizes["held"] > 0
+            assert oldest > 0
+
+        await _vacuumed(engine, "held")
+        dead, _, _ = await table_health(engine.database)
+        assert dead["held"] == 0
+
+
+@pytest.mark.long
+async def test_a_server_without_free_connections_is_unavailable_until_there_are_some() -> None:
+    most = 12
+    with a_postgres(18, "-c", f"max_connections={most}") as server:
+        address = server.address("postgres")
+        await migrate_at(address)
+        async with open_engine(address, ids=IDS, lease=LEASE, holder="one") as engine:
+            await add_rows(engine.tasks, RUN, new_tasks(RUN, 10))
+            [task] = await engine.work.claim({RUN: 1})
+            async with AsyncExitStack() as others:
+                with suppress(asyncpg.TooManyConnectionsError):
+                    while True:
+                        await others.enter_async_context(connected(address))
+                calls = [engine.tasks.counts([RUN]) for _ in range(5)]
+                outcomes = await asyncio.gather(*calls, return_exceptions=True)
+                failures = [each for each in outcomes if isinstance(each, BaseException)]
+                assert failures
+                assert all(isinstance(each, Unavailable) for each in failures)
+                assert all("53300" in str(each) for each in failures)
+            assert await engine.work.settle([settlement(task, scraped())]) == [True]
+            assert await _drained(engine) == 9
+
+
+@pytest.mark.long
+async def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
+    with _small_disk(tmp_path, megabytes=40) as disk, a_postgres(18) as server:
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(24 << 20))
+        place = disk / "rows"
+        place.mkdir()
+        if user := server_user():
+            shutil.chown(place, user)
+        async with connected(server.address("postgres")) as connection:
+            await connection.execute(f"CREATE TABLESPACE small LOCATION '{place}'")
+            await connection.execute("CREATE DATABASE small TABLESPACE small")
+        address = server.address("small")
+        await migrate_at(address)
+        async with open_engine(address, ids=IDS, lease=LEASE, holder="one") as engine:
+            added = await _added_until_full(engine)
+            with pytest.raises(StorageFull, match="53100"):
+                await add_rows(engine.tasks, RUN, new_tasks(RUN, GROUP, first=added))
+
+            ballast.unlink()
+
+            await add_rows(engine.tasks, RUN, new_tasks(RUN, GROUP, first=added))
+            assert await _drained(engine) == added + GROUP
+            assert (await engine.tasks.counts([RUN]))[RUN].successful == added + GROUP
+
+
+async def _added_until_full(engine: PostgresEngine) -> int:
+    added = 0
+    try:
+        while True:
+            await add_rows(engine.tasks, RUN, new_tasks(RUN, GROUP, first=added))
+            added += GROUP
+    except StorageFull:
+        return added
+
+
+async def _drained(engine: PostgresEngine) -> int:
+    done = 0
+    while claimed := await engine.work.claim({RUN: GROUP}):
+        assert not await engine.work.renew([held(task) for task in claimed])
+        assert all(await engine.work.settle([settlement(task, scraped()) for task in claimed]))
+        done += len(claimed)
+    return done
+
+
+async def _vacuumed(engine: PostgresEngine, table: str) -> None:
+    async with connected(engine.database.address) as connection:
+        await connection.execute(f"VACUUM (ANALYZE) {table}")
+
+
+@contextmanager
+def _small_disk(folder: Path, *, megabytes: int) -> Iterator[Path]:
+    place = folder / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}M,mode=711", "tmpfs", str(place)]
+    if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk")
+    # The server runs as another user, and must reach the place.
+    for one in folder.parents[:2]:
+        one.chmod(one.stat().st_mode | 0o011)
+    folder.chmod(0o711)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
