@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -9,13 +9,18 @@ from urllib.parse import urlsplit
 import pytest
 from zenrows.batch import ZenRowsBatchClient
 
-from tests.harness.programs import Program, free_port, mock_gateway, service
-from tests.harness.stacks import STACKS, stack_environ
+from tests.harness.programs import Program, free_port, mock_gateway, program, service
+from tests.harness.stacks import SHARED, STACKS, stack_environ
 from tests.seed import sample_items
 
-Stack = Callable[[], Mapping[str, str]]
+Environ = Mapping[str, str]
 
-SAMPLED = {"aws": 3, "aws-ministack": 0}  # tests on other stacks that `make test` runs
+SAMPLED = {
+    "aws": 3,
+    "aws-ministack": 0,
+    "postgres": 1,
+    "mixed": 1,
+}  # tests on other stacks that `make test` runs
 WAITS = (
     "_wait_for_export_raw",
     "_wait_for_ingest_raw",
@@ -77,42 +82,65 @@ def receiver() -> Iterator[str]:
             thread.join()
 
 
+Stack = Callable[[Environ], AbstractContextManager[Program]]
+
+
 @pytest.fixture(scope="session", params=STACKS)
-def stack(request: pytest.FixtureRequest) -> Stack:
-    """New engines for each service that a test asks for."""
-    return lambda: stack_environ(request.param, request)
+def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stack:
+    """How to start a service with settings, on new engines."""
+    open_it = _processes if request.param in SHARED else _service
+
+    def start(environ: Environ) -> AbstractContextManager[Program]:
+        given = {**stack_environ(request.param, request), **FAST_RETRIES, **environ}
+        return open_it(tmp_path_factory, given)
+
+    return start
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory, stack: Stack) -> Iterator[Program]:
-    with _service(tmp_path_factory, {**stack(), **FAST_RETRIES}) as program:
+def running(stack: Stack) -> Iterator[Program]:
+    with stack({}) as program:
         yield program
 
 
 @pytest.fixture(scope="session")
-def telling(
-    tmp_path_factory: pytest.TempPathFactory, stack: Stack, receiver: str
-) -> Iterator[Program]:
+def telling(stack: Stack, receiver: str) -> Iterator[Program]:
     """A service that may notify this machine."""
     environ = {
         "CONVEYOR_WEBHOOK_ALLOW_HTTP": "true",
         "CONVEYOR_WEBHOOK_ALLOW_PRIVATE": "127.0.0.0/8",
         "CONVEYOR_WEBHOOK_PORTS": str(urlsplit(receiver).port),
     }
-    with _service(tmp_path_factory, {**stack(), **FAST_RETRIES, **environ}) as program:
+    with stack(environ) as program:
         yield program
 
 
 @contextmanager
-def _service(
-    tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]
-) -> Iterator[Program]:
+def _service(tmp_path_factory: pytest.TempPathFactory, environ: Environ) -> Iterator[Program]:
     data = tmp_path_factory.mktemp("data")
     with (
         mock_gateway() as gateway,
         service(data=data, gateway=gateway.url, environ=environ) as program,
     ):
         yield program
+
+
+@contextmanager
+def _processes(tmp_path_factory: pytest.TempPathFactory, environ: Environ) -> Iterator[Program]:
+    """One api and two workers."""
+    with mock_gateway() as gateway, ExitStack() as stack:
+        data = str(tmp_path_factory.mktemp("data"))
+        given = {**environ, "CONVEYOR_GATEWAY": gateway.url, "CONVEYOR_DATA": data}
+
+        def start(role: str, flag: str) -> Program:
+            port = free_port()
+            url = f"http://127.0.0.1:{port}/v1"
+            return stack.enter_context(program([role, flag, str(port)], url, environ=given))
+
+        api = start("api", "--port")
+        for _ in range(2):
+            start("worker", "--metrics-port")
+        yield api
 
 
 @pytest.fixture

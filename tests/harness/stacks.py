@@ -1,9 +1,16 @@
-"""Engines for `conveyor serve` as a process: embedded, or those of AWS on this machine.
+"""Engines for processes of a service: embedded, those of AWS on this machine, or PostgreSQL.
 
-Tests choose engines by fixtures alone. `aws` is one process on DynamoDB, S3 and Valkey, with its
-queues in memory; DynamoDB is the strict fake, or ministack.
+Tests choose engines by fixtures alone.
+
+| stack | processes | engines |
+|---|---|---|
+| `embedded` | one | SQLite and files |
+| `aws`, `aws-ministack` | one | DynamoDB, the strict fake or ministack; S3, Valkey; queues in memory |
+| `postgres` | one api, two workers | PostgreSQL, S3 |
+| `mixed` | one api, two workers | metadata on DynamoDB, tasks and the rest on PostgreSQL; S3 |
 """
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -14,12 +21,14 @@ from uuid import uuid4
 import pytest
 
 from tests.emulators import Emulator
+from tests.harness.postgres import TestDatabases, url_of
 from tests.harness.programs import free_port, program
 from tests.harness.valkey import Valkey, a_prefix
 from tests.s3_server import S3Server
 
 # Each with how many times as long a test may wait as on the embedded engines.
-STACKS = {"embedded": 1.0, "aws": 3.0, "aws-ministack": 5.0}
+STACKS = {"embedded": 1.0, "aws": 3.0, "aws-ministack": 5.0, "postgres": 3.0, "mixed": 3.0}
+SHARED = {"postgres", "mixed"}  # by several processes
 ROOT_KEY = b64encode(bytes(range(32))).decode()
 
 
@@ -37,6 +46,15 @@ def stack_environ(name: str, request: pytest.FixtureRequest) -> Mapping[str, str
     if name == "embedded":
         return {}
     storage: S3Server = request.getfixturevalue("seaweedfs")
+    if name in SHARED:
+        databases: TestDatabases = request.getfixturevalue("postgres_18")
+        rows = url_of(asyncio.run(databases.create()))
+        given = postgres_environ(storage, rows)
+        if name == "mixed":
+            table = _table_at(request.getfixturevalue("dynamodb_url"))
+            given = {**given, "CONVEYOR_METADATA": table}
+        migrate(given)
+        return given
     valkey: Valkey = request.getfixturevalue("valkey")
     if name == "aws-ministack":
         emulator: Emulator = request.getfixturevalue("ministack")
@@ -49,7 +67,7 @@ def stack_environ(name: str, request: pytest.FixtureRequest) -> Mapping[str, str
 
 
 def aws_environ(storage: S3Server, valkey: Valkey, dynamodb_url: str) -> Mapping[str, str]:
-    table = f"dynamodb://table-{uuid4()}?endpoint={dynamodb_url}&region=eu-west-1"
+    table = _table_at(dynamodb_url)
     address = storage.new_address()
     return {
         **storage.environ,
@@ -62,6 +80,24 @@ def aws_environ(storage: S3Server, valkey: Valkey, dynamodb_url: str) -> Mapping
         "CONVEYOR_COORDINATION": f"{valkey.url}?prefix={a_prefix()}",
         "CONVEYOR_ENCRYPTION_KEY": ROOT_KEY,
     }
+
+
+def postgres_environ(storage: S3Server, rows: str) -> Mapping[str, str]:
+    address = storage.new_address()
+    return {
+        **storage.environ,
+        "CONVEYOR_METADATA": rows,
+        "CONVEYOR_TASKS": rows,
+        "CONVEYOR_CONTROL_QUEUE": rows,
+        "CONVEYOR_COORDINATION": rows,
+        "CONVEYOR_BODIES": f"s3:{address}",
+        "CONVEYOR_BLOBS": f"s3:{address}",
+        "CONVEYOR_ENCRYPTION_KEY": ROOT_KEY,
+    }
+
+
+def _table_at(dynamodb_url: str) -> str:
+    return f"dynamodb://table-{uuid4()}?endpoint={dynamodb_url}&region=eu-west-1"
 
 
 def migrate(environ: Mapping[str, str]) -> None:
