@@ -74,7 +74,7 @@ def _opened(
 async def _add(engine: PostgresEngine, run_id: RunId, count: int, server: int = 0) -> None:
     await engine.tasks.lay_out(run_id, RunPlace(JobId("job")))
     specs = [TaskSpec(url=f"https://example.com/a/page?number={n}") for n in range(CHUNK)]
-    took, cpu = 0.0, _cpu(server)
+    took, cpu = 0.0, server_cpu(server)
     for first in range(0, count, CHUNK):
         chunk: list[NewRow] = new_tasks(run_id, first, specs[: count - first])
         before = time.perf_counter()
@@ -82,7 +82,7 @@ async def _add(engine: PostgresEngine, run_id: RunId, count: int, server: int = 
         took += time.perf_counter() - before
     if server:
         goal = f"goal {GOALS['add']:,}/s"
-        print(f"add {count:,} tasks: {_rate(count, took, _cpu(server) - cpu)} ({goal})")
+        print(f"add {count:,} tasks: {_rate(count, took, server_cpu(server) - cpu)} ({goal})")
 
 
 async def _drain(address: PostgresAddress, runs: list[RunId], group: int, server: int) -> str:
@@ -99,13 +99,13 @@ async def _drain(address: PostgresAddress, runs: list[RunId], group: int, server
     for process in processes:
         assert process.stdout
         await process.stdout.readline()  # it is ready
-    before, cpu = time.perf_counter(), _cpu(server)
+    before, cpu = time.perf_counter(), server_cpu(server)
     for process in processes:
         assert process.stdin
         process.stdin.write(b"go\n")
     for process in processes:
         await process.wait()
-    return _rate(count, time.perf_counter() - before, _cpu(server) - cpu)
+    return _rate(count, time.perf_counter() - before, server_cpu(server) - cpu)
 
 
 async def _work(address: PostgresAddress, group: int, number: int, runs: list[RunId]) -> None:
@@ -140,10 +140,10 @@ async def _read(engine: PostgresEngine, run_id: RunId) -> None:
 
 
 async def _discard(engine: PostgresEngine, run_id: RunId, server: int) -> None:
-    before, cpu, gone = time.perf_counter(), _cpu(server), 0
+    before, cpu, gone = time.perf_counter(), server_cpu(server), 0
     while portion := await engine.tasks.discard(run_id, limit=5_000):
         gone += portion
-    rate = _rate(gone, time.perf_counter() - before, _cpu(server) - cpu)
+    rate = _rate(gone, time.perf_counter() - before, server_cpu(server) - cpu)
     print(f"discard: {rate} (goal {GOALS['discard']:,}/s)")
 
 
@@ -151,7 +151,7 @@ def _rate(count: int, seconds: float, cpu: float) -> str:
     return f"{count / seconds:,.0f}/s, {cpu / count * 1e6:.1f} µs of the server's CPU time each"
 
 
-def _cpu(postmaster: int) -> float:
+def server_cpu(postmaster: int) -> float:
     """CPU seconds of the server, with its sessions, those that have ended included."""
     if not postmaster:
         return 0.0

@@ -27,9 +27,10 @@ from benchmarks.peers.rounds import (
     one_round,
 )
 from benchmarks.peers.table import BROKERS, PEERS, Peer
+from benchmarks.postgres_drain import deployment
 from conveyor import __version__
 
-OURS = "Conveyor"
+OURS, ON_POSTGRES = "Conveyor", "Conveyor-PostgreSQL"
 OUR_COUNT = 12_000
 ROUNDS = 3
 
@@ -44,6 +45,8 @@ def main() -> None:
         print(f"load at the start: {_load()}", flush=True)
         if _wanted(OURS, asked.peers):
             rows.append(_told(_conveyor(bench, asked.tasks or OUR_COUNT)))
+        if _wanted(ON_POSTGRES, asked.peers):
+            rows.append(_told(_conveyor_on_postgres(bench, asked.tasks or OUR_COUNT)))
         rows += [
             _told(_row(peer, bench, asked.tasks or peer.count))
             for peer in PEERS
@@ -94,6 +97,20 @@ def _conveyor(bench: Bench, count: int) -> Row:
     )
 
 
+def _conveyor_on_postgres(bench: Bench, count: int) -> Row:
+    with deployment(bench.gateway, bench.folder / "shared", workers=1, bodies="files") as program:
+        drain(program, count // 2, IN_FLIGHT)
+        trials = tuple(alternate(bench, lambda: _drained(program, count)))
+    return Row(
+        peer=ON_POSTGRES,
+        version=__version__,
+        broker=BROKERS["postgres"],
+        survives="yes: those of a dead worker are taken over after 30 s",
+        notes=f"one api and one worker, a file for each body; {count:,} tasks a round",
+        trials=trials,
+    )
+
+
 def _drained(program: Program, count: int) -> Trial:
     done = drain(program, count, IN_FLIGHT)
     with httpx.Client(headers={"X-API-Key": "benchmark"}, timeout=60) as client:
@@ -121,7 +138,7 @@ def _wanted(name: str, peers: list[str]) -> bool:
 
 
 def _asked() -> argparse.Namespace:
-    known = [OURS.lower(), *(peer.folder for peer in PEERS)]
+    known = [OURS.lower(), ON_POSTGRES.lower(), *(peer.folder for peer in PEERS)]
     parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__)
     parser.add_argument("peers", nargs="*", help=f"of {', '.join(known)}; all if none is named")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
