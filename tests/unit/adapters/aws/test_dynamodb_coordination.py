@@ -5,16 +5,19 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
 
 from conveyor.adapters.aws.client import AwsClient
+from conveyor.adapters.aws.dynamodb import coordination
 from conveyor.adapters.aws.dynamodb.coordination import (
     LATE,
     MOST_NOTES,
     POLL_EVERY,
+    RESYNC_EVERY,
     DynamoDbCoordination,
 )
 from conveyor.adapters.aws.dynamodb.layout import table_definition
@@ -230,6 +233,91 @@ async def listen(ahead: timedelta) -> None:
 @pytest.mark.parametrize("ahead", [-LATE / 2, timedelta(), LATE / 2])
 def test_notifications_arrive_although_clocks_differ(ahead: timedelta) -> None:
     time_lapse.run(listen(ahead))
+
+
+@dataclass(slots=True)
+class Burst:
+    """Senders that notify without a pause, and what came of it at one subscriber."""
+
+    senders: int
+    pause: timedelta
+    sent_at: dict[str, float] = field(default_factory=dict)
+    heard_at: dict[str, float] = field(default_factory=dict)
+    resynced_at: list[float] = field(default_factory=list)
+
+    async def run(self, length: timedelta) -> None:
+        world, now = World(), asyncio.get_running_loop().time
+        reader, _ = world.worker("reader")
+
+        async def hear() -> None:
+            async for notification in reader.notifications(["runs"]):
+                if notification.names is None:
+                    self.resynced_at.append(now())
+                for name in notification.names or ():
+                    self.heard_at.setdefault(name, now())
+
+        async def send(number: int) -> None:
+            sender, _ = world.worker(f"sender-{number}")
+            while now() < end:
+                name = f"{number}.{len(self.sent_at)}"
+                self.sent_at[name] = now()
+                await sender.notify("runs", [name])
+                await asyncio.sleep(self.pause.total_seconds())
+
+        hearing = asyncio.create_task(hear())
+        await asyncio.sleep(60)  # the first notification, of a new subscription, is long past
+        end = now() + length.total_seconds()
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.senders):
+                group.create_task(send(number))
+        await asyncio.sleep(60)
+        hearing.cancel()
+
+    def unheard(self) -> list[str]:
+        """The names of which neither a notification nor a resync came within two polls."""
+        polls = 2 * POLL_EVERY.total_seconds()
+        return [
+            name
+            for name, sent_at in self.sent_at.items()
+            if self.heard_at.get(name, sent_at + 1e9) > sent_at + polls
+            and not any(sent_at <= at <= sent_at + polls for at in self.resynced_at)
+        ]
+
+
+FEW = 50  # notifications that a poll reads
+
+
+async def send_many() -> None:
+    busy = Burst(senders=2, pause=timedelta(milliseconds=95))
+    await busy.run(timedelta(minutes=1))
+    assert len(busy.sent_at) > 20 * FEW  # 20 a second
+    assert not busy.unheard()
+    assert len(busy.resynced_at) <= 2 + 70 / RESYNC_EVERY.total_seconds()
+
+
+def test_many_notifications_arrive_by_name_and_seldom_make_all_be_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordination, "MOST_NOTES", FEW)
+    time_lapse.run(send_many())
+
+
+async def send_too_many() -> None:
+    busy = Burst(senders=2, pause=timedelta(milliseconds=15))
+    await busy.run(timedelta(seconds=25))
+    assert len(busy.unheard()) > 10 * FEW  # a poll cannot read them all
+    _, *resynced_at = busy.resynced_at
+    assert len(resynced_at) in {3, 4}
+    for before, after in pairwise(resynced_at):
+        assert after - before >= RESYNC_EVERY.total_seconds()
+    assert resynced_at[-1] > max(busy.sent_at.values())  # what was missed last is not forgotten
+
+
+def test_more_notifications_than_a_poll_reads_make_all_be_read_again_at_intervals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordination, "MOST_NOTES", FEW)
+    time_lapse.run(send_too_many())
 
 
 async def idle() -> None:

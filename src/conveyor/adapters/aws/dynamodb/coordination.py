@@ -16,7 +16,7 @@ import msgspec
 
 from conveyor.adapters.aws.attribute_values import decode_item, encode_item
 from conveyor.adapters.aws.dynamodb.batches import MOST_KEYS, MOST_WRITES
-from conveyor.adapters.aws.dynamodb.layout import PK, SK, TTL, ItemKey
+from conveyor.adapters.aws.dynamodb.layout import PK, SK, TTL, ItemKey, moment
 from conveyor.adapters.aws.dynamodb.permits import DynamoDbPermits
 from conveyor.adapters.aws.dynamodb.table import IS_NEW, Condition, DynamoTable
 from conveyor.adapters.aws.faults import ConditionFailed
@@ -30,7 +30,8 @@ POLL_EVERY = timedelta(seconds=1)  # for notifications
 # A notification is found if it was written within this time of its own timestamp, by the clock of
 # the reader: clocks differ, and a write takes a while.
 LATE = timedelta(seconds=10)
-MOST_NOTES = 500  # of one poll; with more, anything may have changed
+MOST_NOTES = 500  # of one poll, the newest; with more, some may be missed
+RESYNC_EVERY = LATE  # at most, while notifications are missed: it makes subscribers read everything
 NOTES_KEPT = timedelta(hours=1)
 TRIES = 20  # of a token that others take at the same time
 MOST_BUCKETS = 10_000  # that a process knows
@@ -149,7 +150,7 @@ class DynamoDbCoordination(DynamoDbPermits):
         now = self._clock.now()
         note = {
             PK: NOTES,
-            SK: f"{_moment(now)}#{self._incarnation}.{next(self._writes)}",
+            SK: f"{moment(now)}#{self._incarnation}.{next(self._writes)}",
             "topic": topic,
             "names": list(names),
             TTL: math.ceil((now + NOTES_KEPT).timestamp()),
@@ -158,31 +159,37 @@ class DynamoDbCoordination(DynamoDbPermits):
 
     async def notifications(self, topics: Collection[str]) -> AsyncGenerator[Notification, None]:
         wanted = sorted(set(topics))
-        polled_at = self._clock.now()
-        seen = {note[SK] for note in await self._notes(polled_at - LATE) or ()}
+        polled_at, resynced_at = self._clock.now(), self._clock.monotonic()
+        notes, _ = await self._notes(polled_at - LATE)
+        seen = {note[SK] for note in notes}
         for topic in wanted:
             yield Notification(topic, None)
         while True:
             await asyncio.sleep(self._poll_every)
             since, polled_at = polled_at - LATE, self._clock.now()
-            notes = await self._notes(since)
-            if notes is None:  # those that were left out are found here again, in part
-                for topic in wanted:
-                    yield Notification(topic, None)
-                continue
+            notes, is_all = await self._notes(since)
             names: dict[str, set[str]] = {}
             for note in notes:
                 if note[SK] not in seen and note["topic"] in wanted:
                     names.setdefault(note["topic"], set()).update(note["names"])
-            seen = {note[SK] for note in notes}
+            first = moment(since)
+            seen = {key for key in seen if key >= first} | {note[SK] for note in notes}
+            elapsed = self._clock.monotonic() - resynced_at
+            # What an earlier poll missed is still within the time of this one.
+            if not is_all and elapsed >= RESYNC_EVERY.total_seconds():
+                resynced_at = self._clock.monotonic()
+                for topic in wanted:
+                    yield Notification(topic, None)
+                continue
             for topic, changed in names.items():
                 yield Notification(topic, frozenset(changed))
 
-    async def _notes(self, since: datetime) -> Sequence[Mapping[str, Any]] | None:
-        """The notifications since then; None if they are too many."""
-        page = await anext(self._table.query(NOTES, first=_moment(since), page=MOST_NOTES))
-        is_all = not page.get("LastEvaluatedKey")
-        return [decode_item(item) for item in page["Items"]] if is_all else None
+    async def _notes(self, since: datetime) -> tuple[Sequence[Mapping[str, Any]], bool]:
+        """The newest notifications since then, and whether they are all of them."""
+        page = await self._table.query_page(
+            NOTES, first=moment(since), forward=False, page=MOST_NOTES
+        )
+        return [decode_item(item) for item in page["Items"]], "LastEvaluatedKey" not in page
 
     # Members.
 
@@ -217,11 +224,6 @@ class DynamoDbCoordination(DynamoDbPermits):
         if condition:
             request |= condition.fields
         await self._table.calls.call("PutItem", request, repeatable=True, deadline=DEADLINE)
-
-
-def _moment(time: datetime) -> str:
-    """A time as sort keys have it, in order."""
-    return f"{math.floor(time.timestamp() * 1_000_000):016}"
 
 
 def _slices(all_of: Sequence[Any], size: int) -> list[Sequence[Any]]:

@@ -3,7 +3,9 @@
 Names are short because every item is billed with the names of its attributes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -42,6 +44,11 @@ def index_shard(name: str, of: str) -> str:
 def index_shards(name: str) -> list[str]:
     """All partitions of a listing."""
     return [f"{name}#{number}" for number in range(INDEX_SHARDS)]
+
+
+def moment(time: datetime) -> str:
+    """A time as sort keys have it, in order."""
+    return f"{math.floor(time.timestamp() * 1_000_000):016}"
 
 
 def table_definition(name: str) -> dict[str, Any]:
