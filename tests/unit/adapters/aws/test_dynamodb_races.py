@@ -209,6 +209,20 @@ def test_the_counters_of_the_runs_that_were_used_last_are_remembered(
     run(main())
 
 
+def test_a_settle_under_a_claim_that_was_taken_over_has_no_effect() -> None:
+    async def main() -> None:
+        world = World()
+        late, other = await world.open("late"), await world.open("other")
+        [task] = await given_claims(late, 1)
+        await asyncio.sleep(LEASE.total_seconds() + 1)
+        [taken] = await other.claims.take(RUN, [task.id])
+        assert await settle(late, [task], scraped()) == [False]
+        assert await settle(other, [taken], scraped()) == [True]
+        assert (await counts_of(late)).successful == 1
+
+    run(main())
+
+
 # A purge beside an ingest.
 
 

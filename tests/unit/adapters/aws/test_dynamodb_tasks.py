@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from conveyor.adapters.aws.dynamodb import tasks as tasks_module
-from conveyor.adapters.aws.dynamodb.layout import ItemKey
+from conveyor.adapters.aws.dynamodb.layout import TTL, ItemKey
 from conveyor.adapters.aws.dynamodb.setup import set_up_table
-from conveyor.adapters.aws.dynamodb.table import DynamoTable
+from conveyor.adapters.aws.dynamodb.table import DynamoTable, key_of_item
 from conveyor.adapters.aws.dynamodb.task_engine import DynamoTaskRows, open_task_rows
 from conveyor.adapters.aws.dynamodb.task_items import (
     HOT_BYTES,
@@ -97,7 +97,9 @@ class World:
 
     @property
     def keys(self) -> list[ItemKey]:
-        return [ItemKey(one["pk"]["S"], one["sk"]["S"]) for one in self.fake.tables[TABLE].items()]
+        """Of all items that do not expire."""
+        items = self.fake.tables[TABLE].items()
+        return [key_of_item(item) for item in items if TTL not in item]
 
     def sorts(self, prefix: str) -> list[str]:
         return [key.sk for key in self.keys if key.sk.startswith(prefix)]

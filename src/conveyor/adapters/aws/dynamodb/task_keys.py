@@ -13,16 +13,28 @@ The shard k of a task is the FNV-1a hash of its id modulo N. The id begins with 
 grow, and DynamoDB cannot relieve a partition by splitting it: only N does.
 """
 
+import math
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
-from conveyor.adapters.aws.dynamodb.layout import GSI3, INDEX_KEYS, ItemKey, index_shard
+from conveyor.adapters.aws.dynamodb.layout import (
+    GSI3,
+    INDEX_KEYS,
+    TTL,
+    ItemKey,
+    index_shard,
+    moment,
+)
 from conveyor.adapters.aws.dynamodb.table import IS_NEW, DynamoTable
 from conveyor.adapters.aws.faults import ConditionFailed
 from conveyor.adapters.aws.item_size import Item
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import ROW_VERSION, RunPlace
 
-ROWS = "rows"  # the listing of runs that have rows
+# Listings of entries: of runs that have rows, and of those whose rows were removed.
+ROWS, CLOSED = "rows", "closed"
+LISTING, POSITION = INDEX_KEYS[GSI3]
+CLOSED_LIFE = timedelta(days=2)  # of a closed entry, in which a sweeper must look at it
 MOST_PLACES = 10_000  # that a process remembers
 END = "~"  # sorts after every id
 
@@ -89,7 +101,11 @@ def place_in(stamp: str) -> RunPlace | None:
 
 
 class RunDirectory:
-    """The place of each run. An item never changes, so a process reads it once."""
+    """The place of each run. It never changes, so a process reads it once.
+
+    The entry of a run whose rows were removed is closed. It still tells the place, and leads to rows
+    that come late, until it expires.
+    """
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table
@@ -107,25 +123,23 @@ class RunDirectory:
         return self._remember(run_id, _place(item)) if item else None
 
     async def restore(self, run_id: RunId, place: RunPlace) -> None:
-        """Enter a run again whose entry was removed while its rows were written."""
-        if await self._table.get(_key(run_id)) is None:
-            await self._enter(run_id, place)
+        """Open the entry of a run again that was closed or removed while its rows were written."""
+        entry = await self._table.get(_key(run_id))
+        if entry is None or entry[LISTING]["S"] != index_shard(ROWS, run_id):
+            await self._table.put(_entry(run_id, place))
 
-    async def remove(self, run_id: RunId) -> None:
-        await self._table.delete(_key(run_id))
+    async def close(self, run_id: RunId, place: RunPlace, now: datetime) -> None:
+        """List a run among those whose rows were removed, and let the entry expire."""
+        closed = {
+            LISTING: {"S": index_shard(CLOSED, run_id)},
+            POSITION: {"S": f"{moment(now)}#{run_id}"},
+            TTL: {"N": str(math.ceil((now + CLOSED_LIFE).timestamp()))},
+        }
+        await self._table.put({**_entry(run_id, place), **closed})
 
     async def _enter(self, run_id: RunId, place: RunPlace) -> RunPlace:
-        partition, sort = INDEX_KEYS[GSI3]
-        item: Item = {
-            **_key(run_id).fields,
-            "j": {"S": place.job_id},
-            "n": {"N": str(place.shards)},
-            "v": {"N": str(place.v)},
-            partition: {"S": index_shard(ROWS, run_id)},
-            sort: {"S": run_id},
-        }
         try:
-            await self._table.put(item, IS_NEW)
+            await self._table.put(_entry(run_id, place), IS_NEW)
         except ConditionFailed as failed:
             stored = failed.item or await self._table.get(_key(run_id))
             return self._remember(run_id, _place(stored) if stored else place)
@@ -140,6 +154,17 @@ class RunDirectory:
 
 def _key(run_id: RunId) -> ItemKey:
     return ItemKey(f"Run#{run_id}", "D")
+
+
+def _entry(run_id: RunId, place: RunPlace) -> Item:
+    return {
+        **_key(run_id).fields,
+        "j": {"S": place.job_id},
+        "n": {"N": str(place.shards)},
+        "v": {"N": str(place.v)},
+        LISTING: {"S": index_shard(ROWS, run_id)},
+        POSITION: {"S": run_id},
+    }
 
 
 def _place(item: Item) -> RunPlace:

@@ -10,7 +10,8 @@ import msgspec
 
 from conveyor.adapters.aws.dynamodb.batches import MOST_STATEMENTS
 from conveyor.adapters.aws.dynamodb.counters import RunCounters
-from conveyor.adapters.aws.dynamodb.layout import GSI3, INDEX_KEYS, PK, SK, index_shards
+from conveyor.adapters.aws.dynamodb.late_rows import LateRows
+from conveyor.adapters.aws.dynamodb.layout import GSI3, PK, SK, index_shards
 from conveyor.adapters.aws.dynamodb.table import IS_NEW, DynamoTable, key_of_item
 from conveyor.adapters.aws.dynamodb.task_items import (
     STATUS,
@@ -22,6 +23,7 @@ from conveyor.adapters.aws.dynamodb.task_items import (
 )
 from conveyor.adapters.aws.dynamodb.task_keys import (
     END,
+    POSITION,
     ROWS,
     RunDirectory,
     part_sort,
@@ -72,6 +74,7 @@ class DynamoTasks:
         self._table, self._clock = table, clock
         self._directory, self._counters, self._writer = directory, counters, writer
         self._parts = TaskPartStore(table)
+        self._late = LateRows(table, clock, directory)
 
     async def lay_out(self, run_id: RunId, place: RunPlace) -> None:
         await self._directory.lay_out(run_id, place)
@@ -98,7 +101,7 @@ class DynamoTasks:
                 if one.row.key in failed
             ],
         )
-        # A purge may have removed the entry of the run before it could see these rows.
+        # A purge may have closed the entry of the run before it could see these rows.
         await self._directory.restore(run_id, place)
         return added + sum(result.done for result in results)
 
@@ -198,14 +201,15 @@ class DynamoTasks:
 
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[RunId]:
         """From the index, which may lag."""
-        sort = INDEX_KEYS[GSI3][1]
+        late = [run_id for run_id in await self._late.runs() if run_id > after]
         pages = await together(
             [
                 partial(self._held, partition, limit, f"{after} " if after else None)
                 for partition in index_shards(ROWS)
             ]
         )
-        return sorted(RunId(item[sort]["S"]) for items in pages for item in items)[:limit]
+        listed = {RunId(item[POSITION]["S"]) for items in pages for item in items}
+        return sorted(listed.union(late))[:limit]
 
     async def discard(self, run_id: RunId, *, limit: int) -> int:
         place = await self._directory.find(run_id)
@@ -215,8 +219,10 @@ class DynamoTasks:
         page = _Page(place, limit, -1, None, whole=True)
         page.add(items)
         if not page.rows:
-            is_over = await self._discard_rest(place, run_id)
-            return 0 if is_over else await self.discard(run_id, limit=limit)
+            if not await self._discard_rest(place, run_id):
+                return await self.discard(run_id, limit=limit)
+            self._late.removed(run_id)
+            return 0
         # The rows come first, so that nobody claims one without its parts. If the process dies in
         # between, the parts are removed when the last row is gone.
         await self._parts.remove([row.key for row in page.rows])
@@ -225,18 +231,15 @@ class DynamoTasks:
         return len(page.rows)
 
     async def _discard_rest(self, place: RunPlace, run_id: RunId) -> bool:
-        """Remove what is not a row; whether nothing is left.
+        """Remove what is not a row, and close the entry of the run; whether nothing is left.
 
-        Rows may have been added since they were looked for. An `add` that ends later than the
-        removal of the entry restores it; the rows of an earlier one are seen here.
+        Rows may have been added since they were looked for. Those of before the close are seen here,
+        and an `add` that ends after it opens the entry again.
         """
         await self._remove_parts(place, f"P#{run_id}#", f"P#{run_id}#{END}")
         await self._parts.remove(await self._counters.keys(place, run_id))
-        await self._directory.remove(run_id)
-        if not await TaskRange(self._table, place, run_id).next(1):
-            return True
-        await self._directory.restore(run_id, place)
-        return False
+        await self._directory.close(run_id, place, self._clock.now())
+        return not await TaskRange(self._table, place, run_id).next(1)
 
     async def _remove_parts(self, place: RunPlace, first: str, last: str) -> None:
         items = await self._between(place, first, last, ProjectionExpression=f"{PK}, {SK}")
