@@ -96,6 +96,8 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("rotate_encryption.py", "encryption.drop_expired_keys"): SHARED_KEYS,
     ("rotate_encryption.py", "encryption.fingerprints"): SHARED_KEYS,
     ("rotate_encryption.py", "encryption.has_expired_keys"): SHARED_KEYS,
+    ("saved_cursors.py", "coordination.recall"): ONLY_READ,
+    ("saved_cursors.py", "coordination.remember"): EXPIRES,
     ("schedules.py", "metadata.get(ApiKey)"): NOTHING_YET,
     ("sender.py", "metadata.get(OutboxEvent)"): FOR_THE_RECORD,
     ("progress.py", "metadata.get(Run)"): ONLY_READ,

@@ -59,6 +59,7 @@ from conveyor.steps.sweep.lost_messages import STILL, LostMessages
 from conveyor.steps.sweep.orphans import Orphans
 from conveyor.steps.sweep.permit import SweeperPermit
 from conveyor.steps.sweep.retire import DeleteRun, RetireRuns
+from conveyor.steps.sweep.saved_cursors import SavedCursors
 from conveyor.steps.sweep.stalled import StalledWork
 from conveyor.steps.sweep.sweeper import Count, Sweeper
 from conveyor.steps.webhooks import ManageWebhooks, RotateSigningKeys
@@ -480,4 +481,5 @@ def build_sweep(
         count=count,
         cleared=cleared,
         permit=permit,
+        saved=SavedCursors(coordination=permit.coordination) if permit else None,
     )

@@ -1,7 +1,7 @@
 """The sweeper's permit: of all processes that share the engines, one makes the rounds.
 
-Two sweepers at a time would do no harm, and read everything twice. The holder keeps its permit, and
-so its cursors, from round to round. When it dies the permit lapses, and another process goes on.
+Two sweepers at a time would do no harm, and read everything twice. The holder keeps its permit from
+round to round. When it dies the permit lapses, and another process goes on with its saved cursors.
 """
 
 from contextlib import suppress

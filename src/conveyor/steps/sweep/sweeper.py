@@ -41,6 +41,7 @@ from conveyor.steps.sweep.checks import (
     SweepCursor,
 )
 from conveyor.steps.sweep.permit import SweeperPermit
+from conveyor.steps.sweep.saved_cursors import SavedCursors
 
 OVERDUE = timedelta(seconds=30)  # after the end of a lease: until then a live worker takes it over
 FOREVER = timedelta(days=36_500)  # longer than any lease
@@ -51,6 +52,7 @@ ROUND = 2_000  # entries of a long listing that one round judges
 LONGEST_WAIT = 16  # rounds, until a run that stands still is looked at again
 PROCESSING = frozenset({TaskStatus.PROCESSING})
 CUT_SHORT = frozenset({RunStatus.STOPPED, RunStatus.FAILED})  # may end with tasks in hand
+ENDED_RUNS = "ended runs"  # the name of a cursor
 FIRST_SIGHT = {"lapsed_lease", "orphan_list", "orphan_pin"}  # repaired at first sight
 
 log = structlog.get_logger()
@@ -69,6 +71,8 @@ class Sweeper:
     count: Count  # repairs, by action
     cleared: Count  # removals, by kind
     permit: SweeperPermit | None = None  # None if no other process can sweep
+    saved: SavedCursors | None = None
+    resumed: str | None = None  # the permit with which the saved cursors were read
     cursors: dict[str, SweepCursor] = field(default_factory=dict)  # by check
     counts: dict[RunId, Counts] = field(default_factory=dict)  # of live runs, in the last round
     idle: dict[RunId, int] = field(default_factory=dict)  # rounds in which live runs stood still
@@ -79,8 +83,16 @@ class Sweeper:
         It is patient: it repairs only what looked broken in the previous pass as well. A process
         without the permit makes none, and neither does one that cannot ask for it.
         """
-        if self.permit is None or await self.permit.take():
+        if self.permit is None:
             await self._round(patient=True)
+        elif await self.permit.take():
+            await self._resume(self.permit)
+            try:
+                await self._round(patient=True)
+            except Unavailable:
+                await self._save()
+                raise
+            await self._save()
 
     async def at_start(self, dead: Sequence[Held]) -> None:
         """Make the first round of a process that knows all earlier ones to be dead."""
@@ -133,6 +145,19 @@ class Sweeper:
             return "in its next round"
         return "in the round after the next, if nothing has changed"
 
+    async def _resume(self, permit: SweeperPermit) -> None:
+        """Go on where the last sweeper ended, if that was another process."""
+        if self.saved and permit.permit != self.resumed:
+            self.cursors |= await self.saved.load()
+            self.resumed = permit.permit
+
+    async def _save(self) -> None:
+        if self.saved:
+            long = {check.name for check in self.checks if check.long} | {ENDED_RUNS}
+            await self.saved.save(
+                {name: cursor for name, cursor in self.cursors.items() if name in long}
+            )
+
     async def _round(self, *, patient: bool) -> None:
         """Sweep everything even if an engine is unavailable; raise its error at the end of the round."""
         errors: list[Unavailable] = []
@@ -181,7 +206,7 @@ class Sweeper:
                 self.idle[run.id] = idle.get(run.id, 0) + 1
                 if _has_turn(self.idle[run.id]):
                     yield run.id
-        ended = self.cursors.setdefault("ended runs", SweepCursor())
+        ended = self.cursors.setdefault(ENDED_RUNS, SweepCursor())
         listed = await self.metadata.page(Run, limit=ROUND, after=ended.after)
         ended.after = listed[-1].id if listed else ""
         for run in listed:
