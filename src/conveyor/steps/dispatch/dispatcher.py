@@ -92,6 +92,8 @@ class Dispatcher:
     fetcher: Fetcher = field(init=False)
     claimer: Claimer = field(init=False)
     groups: SettleGroups = field(init=False)
+    # Settles under way; each ends when the permits of its tasks are released.
+    settling: int = field(init=False, default=0)
     # None if no other process has the same coordination.
     shared_limits: SharedLimits | None = field(init=False, default=None)
 
@@ -303,9 +305,11 @@ class Dispatcher:
         if not (closed := self.groups.closed(finished)):
             return
         self._wake_settle_loop()
+        self.settling += 1
         try:
             await self._settle(closed)
         finally:
+            self.settling -= 1
             self.groups.end(closed)
             self._wake_settle_loop()
 
@@ -441,7 +445,7 @@ class Dispatcher:
             worker.cancel()  # `_fetch` hands its task back, uncharged
         try:
             async with asyncio.timeout_at(began + times.end):
-                while self.inflight:
+                while self.inflight or self.settling:
                     self.fetcher.capacity_changed.clear()
                     await self.fetcher.capacity_changed.wait()
                 await self.permits.release_idle(self.runs.values())

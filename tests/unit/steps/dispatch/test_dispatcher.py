@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import pytest
@@ -27,7 +28,7 @@ from conveyor.errors import StorageFull, Unavailable
 from conveyor.steps import settle
 from conveyor.steps.dispatch import storage_pause
 from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
-from conveyor.steps.dispatch.permits import permit_name
+from conveyor.steps.dispatch.permits import host_permit_name, permit_name
 from conveyor.steps.shared.attempt import Assignment, CallResult, Fetched
 from conveyor.testing.factories import a_run, scraped, settlement
 from tests.harness.dispatchers import Attempt, a_dispatcher, quick, running, waking
@@ -488,6 +489,32 @@ async def test_a_stop_in_the_middle_of_a_claim_strands_no_task() -> None:
 
     rows = await house.rows(run_id)
     assert {(task.status, task.lost) for task in rows} == {(TaskStatus.PENDING, 0)}
+
+
+async def test_a_stop_waits_until_the_permits_of_the_last_tasks_are_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    job_id, _ = await house.submit(1, max_per_host=1)
+    dispatcher = a_dispatcher(house, gateway.attempt, shared_as="one")
+    answered = asyncio.Event()
+    release = house.coordination.release
+
+    async def answer_late(permits: Mapping[str, Sequence[str]]) -> None:
+        await answered.wait()
+        await release(permits)
+
+    async with running(dispatcher):
+        await until(lambda: gateway.started)
+        [entry] = dispatcher.inflight.values()
+        monkeypatch.setattr(house.coordination, "release", answer_late)
+        gateway.gate.set()
+        await until(lambda: not dispatcher.inflight)
+        asyncio.get_running_loop().call_later(0.01, answered.set)
+
+    assert entry.host_permit
+    name = host_permit_name(job_id, entry.task.spec.host)
+    assert await house.coordination.held(name) == 0
 
 
 async def test_a_stop_does_not_wait_for_ever_for_an_engine_that_is_away() -> None:
