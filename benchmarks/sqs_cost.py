@@ -18,15 +18,18 @@ import msgspec
 import structlog
 from tests.harness import time_lapse
 from tests.harness.aws_server import client_of
-from tests.harness.fleet import LEASE, Fleet
+from tests.harness.fleet import Fleet
 
 from conveyor.adapters.aws.client import SQS
 from conveyor.adapters.aws.sqs.address import SqsAddress
 from conveyor.adapters.aws.sqs.calls import SqsCalls
 from conveyor.adapters.aws.sqs.queues import SqsQueues
 from conveyor.adapters.aws.sqs.setup import set_up_queues
+from conveyor.app.sqs import visibility_for
+from conveyor.settings_loader import PRESET_LEASES
 from conveyor.testing.sqs.proxy import sqs_proxy
 
+LEASE = PRESET_LEASES["aws"]
 GIVEN_UP_AFTER = 10  # receives: what SQS does unless it is told otherwise
 
 
@@ -45,8 +48,8 @@ SCENES = (
     Scene("pages of 50 ms", 3_000, 100, 0.05),
     Scene("pages of 1 s", 3_000, 100, 1.0),
     Scene("pages of 5 s", 1_000, 100, 5.0, goal=0.5),
-    Scene("pages of 1 s, one retry each", 2_000, 100, 1.0, retry=True, goal=0.55),
-    Scene("pages of 5 s, one retry each", 1_000, 100, 5.0, retry=True, goal=0.7),
+    Scene("pages of 1 s, one retry each", 2_000, 100, 1.0, retry=True, goal=0.5),
+    Scene("pages of 5 s, one retry each", 1_000, 100, 5.0, retry=True, goal=0.5),
     Scene("pages of 1 s, two workers", 3_000, 100, 1.0, workers=2),
     Scene("ten jobs at their caps of 5, two workers", 200, 5, 1.0, workers=2, jobs=10),
     Scene("cap 5, 50 workers", 500, 5, 1.0, workers=50),
@@ -74,6 +77,8 @@ def _fleet(scene: Scene, *, groups: bool) -> Fleet:
         cap=scene.cap,
         processes=scene.workers,
         places=500,
+        lease=LEASE,
+        visibility=visibility_for(LEASE),
         most_receives=GIVEN_UP_AFTER,
         groups=groups,
     )
@@ -95,10 +100,10 @@ async def _emulated(url: str) -> None:
     async with sqs_proxy(url) as proxy, client_of(proxy.url, service=SQS, connections=64) as client:
         calls, address = SqsCalls(client), SqsAddress(prefix="cost")
         await set_up_queues(calls, address, None)
-        for scene in SCENES[1], SCENES[6], SCENES[7]:
+        for scene in (SCENES[number] for number in (1, 4, 6, 7)):
             fleet = _fleet(scene, groups=True)
             fleet.elsewhere = SqsQueues(
-                calls, address, fleet.clock, visibility=LEASE, close_after=timedelta()
+                calls, address, fleet.clock, visibility=fleet.visibility, close_after=timedelta()
             )
             proxy.requests.clear()
             proxy.entries.clear()

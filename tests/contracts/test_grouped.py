@@ -114,6 +114,79 @@ def test_a_wait_for_others_does_not_delay_a_retry() -> None:
     lapse(story())
 
 
+def test_a_retry_that_is_due_soon_needs_no_call() -> None:
+    async def story() -> None:
+        bench = Bench()
+        await bench.given(1)
+        [receipt] = await bench.receive(1)
+        await asyncio.sleep(5)
+        await bench.queues.postpone(RUN, {receipt: timedelta(seconds=2)})
+        bench.below.calls.clear()
+        await asyncio.sleep(1.9)
+        assert await bench.receive(1) == []
+
+        await asyncio.sleep(0.2)
+        assert await bench.receive(1) == [receipt]
+        await bench.queues.ack(RUN, [receipt])
+        await asyncio.sleep(6)
+
+        assert bench.below.of("postpone") == []
+        assert bench.below.of("receive") == [1], "of the task that was not due yet"
+        assert bench.below.waiting(RUN) == 0
+
+    lapse(story())
+
+
+def test_a_retry_for_which_its_process_has_no_place_goes_to_others() -> None:
+    async def story() -> None:
+        bench = Bench()
+        await bench.given(1)
+        [receipt] = await bench.receive(1)
+        await bench.queues.postpone(RUN, {receipt: timedelta(seconds=2)})
+        await asyncio.sleep(2 + 1 + 0.3)
+
+        assert await bench.below.receive(RUN, 1)
+        assert await bench.receive(1) == []
+
+    lapse(story())
+
+
+@pytest.mark.parametrize(("age", "delay"), [(1, 3.5), (19, 2)])
+def test_a_retry_goes_through_the_queue_if_it_is_not_soon_or_its_message_is_old(
+    age: float, delay: float
+) -> None:
+    async def story() -> None:
+        bench = Bench()
+        await bench.given(1)
+        [receipt] = await bench.receive(1)
+        await asyncio.sleep(age)
+        await bench.queues.postpone(RUN, {receipt: timedelta(seconds=delay)})
+        await asyncio.sleep(delay + 0.1)
+
+        assert bench.below.of("postpone") == [1]
+        assert await bench.receive(1) not in ([], [receipt])
+
+    lapse(story())
+
+
+def test_a_process_that_stops_leaves_its_retries_to_others() -> None:
+    async def story() -> None:
+        bench = Bench()
+        await bench.given(2)
+        soon, late = await bench.receive(2)
+        await bench.queues.postpone(RUN, {soon: timedelta(seconds=2)})
+        await bench.queues.postpone(RUN, {late: timedelta(seconds=20)})
+
+        await bench.queues.flush()
+
+        await asyncio.sleep(2.1)
+        assert len(await bench.below.receive(RUN, 10) or ()) == 1
+        await asyncio.sleep(18)
+        assert len(await bench.below.receive(RUN, 10) or ()) == 1
+
+    lapse(story())
+
+
 def test_an_ack_replaces_a_delay_that_waits() -> None:
     async def story() -> None:
         bench = Bench()

@@ -70,10 +70,18 @@ FASTEST_CALL, SLOWEST_CALL = 0.004, 0.02  # of an engine, in seconds
 class CountedQueues(MemoryQueues):
     """What is asked of the queue, and what it gives."""
 
-    def __init__(self, clock: LapseClock, *, habits: Habits, most_receives: int, seed: int) -> None:
+    def __init__(
+        self,
+        clock: LapseClock,
+        *,
+        visibility: timedelta,
+        habits: Habits,
+        most_receives: int,
+        seed: int,
+    ) -> None:
         super().__init__(
             clock,
-            visibility=LEASE,
+            visibility=visibility,
             random=_dice(seed),
             habits=habits,
             most_receives=most_receives,
@@ -178,6 +186,8 @@ class Fleet:
     processes: int = 50
     places: int = 50  # for tasks in each process
     config: Callable[[int], DispatchConfig] = config_over_queues
+    lease: timedelta = LEASE
+    visibility: timedelta = LEASE
     habits: Habits = CALM
     most_receives: int = MOST_RECEIVES
     seed: int = 1
@@ -202,9 +212,13 @@ class Fleet:
         self.dice = _dice(self.seed)
         self.gateway = GatewayStandIn(dice=self.dice)
         self.queues = CountedQueues(
-            self.clock, habits=self.habits, most_receives=self.most_receives, seed=self.seed
+            self.clock,
+            visibility=self.visibility,
+            habits=self.habits,
+            most_receives=self.most_receives,
+            seed=self.seed,
         )
-        self.rows = Rows(self.clock, LEASE)
+        self.rows = Rows(self.clock, self.lease)
         self.metadata = MemoryMetadata(self.clock)
         self.coordination = CountedPermits(self.clock)
 
@@ -279,10 +293,17 @@ class Fleet:
         dice = _dice(self.seed * 1_000 + number)
         queues = self.elsewhere or _far_away(self.queues, dice)
         if self.groups:
-            queues = GroupedQueues(queues, self.clock, visibility=LEASE)
+            queues = GroupedQueues(queues, self.clock, visibility=self.visibility)
         holder = str(number)
         claims = _far_away(_Claims(self, holder), dice)
-        work: Work = QueuedWork(claims, queues, clock=self.clock, lease=LEASE, holder=holder)
+        work: Work = QueuedWork(
+            claims,
+            queues,
+            clock=self.clock,
+            lease=self.lease,
+            visibility=self.visibility,
+            holder=holder,
+        )
         tasks = MemoryTasks(self.rows)
         complete = Complete(
             metadata=self.metadata,

@@ -277,3 +277,31 @@ def test_of_two_hundred_runs_on_one_worker_none_is_starved() -> None:
         assert fleet.done() == 2_000
 
     time_lapse.run(story())
+
+
+@pytest.mark.parametrize("page", [1.0, 5.0])
+def test_a_retry_costs_few_requests_more(page: float) -> None:
+    """Over queues that charge for requests, such as SQS."""
+
+    async def story() -> None:
+        costs = list[float]()
+        for fails_first in (False, True):
+            fleet = Fleet(
+                cap=100,
+                processes=1,
+                places=500,
+                groups=True,
+                lease=timedelta(seconds=90),
+                visibility=timedelta(seconds=100),
+            )
+            fleet.gateway.fastest, fleet.gateway.slowest = page * 0.7, page * 1.3
+            fleet.gateway.fails_first = fails_first
+            await fleet.submit(500)
+            async with fleet.at_work():
+                await fleet.drained()
+            assert (fleet.done(), fleet.queues.dead(RUN)) == (500, [])
+            costs.append(fleet.queues.requests.total() / 500)
+        assert costs[0] <= 0.35
+        assert costs[1] - costs[0] <= 0.2
+
+    time_lapse.run(story())

@@ -5,6 +5,7 @@
 | receive | what a run takes beyond the tasks that can start now is kept for its next receives | as many as it started lately within `AHEAD` of the visibility timeout |
 | ack | acknowledged messages wait for nine others | for `WAIT` of the visibility timeout |
 | postpone | the same | also for half of their delay, from which the wait is taken off |
+| postpone for `SOON` or less, then receive | neither call is made: a retry is kept until it is due, and the next receive of its run takes it | until `LATE` after it is due; it must be due within `REUSED` of the visibility timeout since its receive |
 
 A message that waits is hidden meanwhile. If the process dies, its visibility ends, and the next
 delivery finds its row: final, waiting for a retry, or due.
@@ -12,7 +13,7 @@ delivery finds its row: final, waiting for a retry, or due.
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,10 +26,15 @@ from conveyor.ports.queues import Queues, TaskMessage
 MOST_ENTRIES = 10
 AHEAD = 1 / 12
 WAIT = 1 / 12
+SOON = 3.0  # seconds: shorter than any wait of a message whose receive started no task
+LATE = 1.0  # seconds
+REUSED = 1 / 3  # so that the rest of the timeout is long enough to renew it
 GIVE_BACK = 1 / 4  # of the visibility timeout: when kept messages are left to other processes
 TICK = 0.25  # seconds between looks for what has waited long enough
 FLUSH = 3.0  # seconds
 RATE_WINDOW = 1.0  # seconds over which messages are counted for a rate
+
+Received = tuple[float, TaskMessage]  # when, what
 
 
 @dataclass(slots=True)
@@ -36,9 +42,11 @@ class RunGroups:
     """The messages of one run that wait for a call, and how fast the run takes new ones."""
 
     since: float
-    kept: deque[tuple[float, TaskMessage]] = field(default_factory=deque)  # with their receive
+    kept: deque[Received] = field(default_factory=deque)
     acks: dict[str, float] = field(default_factory=dict)  # receipt -> when it must be acknowledged
     hidings: dict[str, tuple[float, float]] = field(default_factory=dict)  # receipt -> until, by
+    started: dict[str, Received] = field(default_factory=dict)  # by receipt
+    retries: dict[str, tuple[float, Received]] = field(default_factory=dict)  # receipt -> due
     taken: int = 0  # messages since `since`
     rate: float = 0.0  # messages a second
 
@@ -47,9 +55,22 @@ class RunGroups:
         if (passed := now - self.since) >= RATE_WINDOW:
             self.rate, self.taken, self.since = self.taken / passed, 0, now
 
+    def take(self, limit: int, now: float) -> list[Received]:
+        """Retries that are due, then messages that were kept."""
+        due = [receipt for receipt, (at, _) in self.retries.items() if at <= now][:limit]
+        taken = [self.retries.pop(receipt)[1] for receipt in due]
+        return taken + [self.kept.popleft() for _ in range(min(limit - len(taken), len(self.kept)))]
+
+    def start(self, taken: Iterable[Received]) -> None:
+        self.started |= {message.receipt: (at, message) for at, message in taken}
+
+    def forget_started(self, before: float) -> None:
+        while self.started and self.started[first := next(iter(self.started))][0] < before:
+            del self.started[first]
+
     @property
     def is_empty(self) -> bool:
-        return not (self.kept or self.acks or self.hidings)
+        return not (self.kept or self.acks or self.hidings or self.retries)
 
 
 class GroupedQueues:
@@ -57,8 +78,8 @@ class GroupedQueues:
 
     def __init__(self, queues: Queues, clock: Clock, *, visibility: timedelta) -> None:
         self._queues, self._clock = queues, clock
-        self._ahead, self._wait, self._give_back = (
-            visibility.total_seconds() * share for share in (AHEAD, WAIT, GIVE_BACK)
+        self._ahead, self._wait, self._reused, self._give_back = (
+            visibility.total_seconds() * share for share in (AHEAD, WAIT, REUSED, GIVE_BACK)
         )
         self._runs: dict[RunId, RunGroups] = {}
         self._watch: asyncio.Task[None] | None = None
@@ -80,7 +101,7 @@ class GroupedQueues:
 
     async def receive(self, run_id: RunId, limit: int) -> Sequence[TaskMessage] | None:
         groups = self._groups(run_id)
-        taken = [groups.kept.popleft()[1] for _ in range(min(limit, len(groups.kept)))]
+        taken = groups.take(limit, self._clock.monotonic())
         if missing := limit - len(taken):
             surplus = int(groups.rate * self._ahead)
             try:
@@ -93,17 +114,20 @@ class GroupedQueues:
                 self._runs.pop(run_id, None)
                 return None
             now = self._clock.monotonic()
-            taken += (found or [])[:missing]
-            groups.kept.extend((now, message) for message in (found or [])[missing:])
+            received = [(now, message) for message in found or ()]
+            taken += received[:missing]
+            groups.kept.extend(received[missing:])
+        groups.start(taken)
         groups.count(len(taken), self._clock.monotonic())
         self._watch_groups()
-        return taken
+        return [message for _, message in taken]
 
     async def ack(self, run_id: RunId, receipts: Sequence[str]) -> None:
         groups = self._groups(run_id)
         by = self._clock.monotonic() + self._wait
         for receipt in receipts:
             groups.hidings.pop(receipt, None)
+            groups.started.pop(receipt, None)
             groups.acks.setdefault(receipt, by)
         await self._send_acks(run_id, groups, whole_calls(len(groups.acks)))
         self._watch_groups()
@@ -111,8 +135,12 @@ class GroupedQueues:
     async def postpone(self, run_id: RunId, delays: Mapping[str, timedelta]) -> None:
         groups, now = self._groups(run_id), self._clock.monotonic()
         for receipt, delay in delays.items():
-            wait = min(delay.total_seconds() / 2, self._wait)
-            groups.hidings[receipt] = now + delay.total_seconds(), now + wait
+            until = now + delay.total_seconds()
+            received = groups.started.pop(receipt, None)
+            if received and 0 < until - now <= SOON and until - received[0] <= self._reused:
+                groups.retries[receipt] = until, received
+            else:
+                groups.hidings[receipt] = until, min((now + until) / 2, now + self._wait)
         await self._send_hidings(run_id, groups, now)
         self._watch_groups()
 
@@ -127,6 +155,9 @@ class GroupedQueues:
             async with asyncio.timeout(FLUSH):
                 for run_id, groups in list(self._runs.items()):
                     await self._send_acks(run_id, groups, len(groups.acks))
+                    now, waiting = self._clock.monotonic(), groups.retries | groups.hidings
+                    groups.hidings = {receipt: (one[0], now) for receipt, one in waiting.items()}
+                    groups.retries.clear()
                     await self._return_kept(run_id, groups, older_than=0.0)
 
     def _groups(self, run_id: RunId) -> RunGroups:
@@ -162,6 +193,11 @@ class GroupedQueues:
         while groups.kept and groups.kept[0][0] <= now - older_than:
             _, message = groups.kept.popleft()
             groups.hidings[message.receipt] = now, now
+        for receipt, (due, _) in list(groups.retries.items()):
+            if due <= now - LATE:
+                del groups.retries[receipt]
+                groups.hidings[receipt] = now, now
+        groups.forget_started(now - self._reused)
         await self._send_hidings(run_id, groups, now)
 
     # The watch: it runs while there are runs with messages, or were until a moment ago.
