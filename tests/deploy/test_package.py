@@ -163,7 +163,7 @@ def _run(
     done = subprocess.run(
         [str(word) for word in command],
         cwd=folder,
-        env=inherited | settings,
+        env={**inherited, **settings},
         capture_output=True,
         text=True,
         timeout=WITHIN,
