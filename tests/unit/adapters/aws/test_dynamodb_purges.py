@@ -41,7 +41,7 @@ class DyingClient:
 
     def __init__(self, client: AwsClient, *, dies_at: int = ENDLESS, moment: str = "") -> None:
         self._client = client
-        self._dies_at, self._moment = dies_at, moment
+        self.dies_at, self._moment = dies_at, moment
         self.calls = 0
         self.sleeps_at = ENDLESS
         self.meanwhile: Act | None = None
@@ -53,12 +53,12 @@ class DyingClient:
         self.calls += 1
         if self.calls == self.sleeps_at and self.meanwhile:
             await self.meanwhile()
-        if self.calls > self._dies_at:
+        if self.calls > self.dies_at:
             raise Died  # another task of the process
-        if self.calls == self._dies_at and self._moment == "before":
+        if self.calls == self.dies_at and self._moment == "before":
             raise Died
         answer = await self._client.call(operation, request, **options)
-        if self.calls == self._dies_at:
+        if self.calls == self.dies_at:
             raise Died
         return answer
 
@@ -112,11 +112,11 @@ async def beside_an_ingest(
     others = await world.open("others")
     await others.tasks.lay_out(RUN, RunPlace(JOB, 2))
     await others.tasks.add(RUN, some_rows(0, 2))
-    dying = DyingClient(client_in_process(world.fake), dies_at=dies_at, moment=moment)
+    dying = DyingClient(client_in_process(world.fake), moment=moment)
     rows = dying.rows(sleeper)
     # Each in a process of its own, and both know the run.
     await rows.tasks.lay_out(RUN, RunPlace(JOB, 2))
-    dying.calls = 0
+    dying.calls, dying.dies_at = 0, dies_at
 
     async def add(tasks: DynamoTasks) -> None:
         await tasks.add(RUN, some_rows(2, 2))
