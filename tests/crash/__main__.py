@@ -1,18 +1,20 @@
 """Crash points from the command line, and for the tests: a process without threads, to fork from.
 
 `python -m tests.crash` prints how many points each scenario has; with names of scenarios it dies
-at each of theirs. `serve` answers one question a line, for the tests.
+at each of theirs, on every engine. `serve` answers one question a line, for the tests.
 """
 
 import sys
 from collections.abc import Sequence
+from itertools import product
 
 import msgspec
 
 from tests.crash.deaths import Crossing, When
 from tests.crash.every_scenario import SCENARIOS
 from tests.crash.harness import check_deaths, check_pairs, points, prepare, record, sample
-from tests.crash.questions import Question, Report
+from tests.crash.questions import EMBEDDED, SHARED, Question, Report
+from tests.crash.shared import EMBEDDED_ONLY
 
 
 def serve() -> None:
@@ -30,9 +32,9 @@ def answer(question: Question) -> Report:
     name = question.scenario
     match question.ask:
         case "record":
-            return Report(crossed=record(name).crossed)
+            return Report(crossed=record(name, question.engine).crossed)
         case "deaths":
-            calls, deaths, failures = check_deaths(name, seed=question.seed)
+            calls, deaths, failures = check_deaths(name, seed=question.seed, engine=question.engine)
             return Report(calls=calls, deaths=deaths, failures=[str(one) for one in failures])
         case _:
             pairs, failures = check_pairs(name, question.at, seed=question.seed)
@@ -55,10 +57,13 @@ def _figures(crossed: Sequence[Crossing]) -> tuple[int, int, int, int]:
 
 def run(names: list[str]) -> int:
     wrong = 0
-    for name in names:
-        calls, deaths, failures = check_deaths(name, seed="")
+    for name, engine in product(names, (EMBEDDED, *SHARED)):
+        if engine != EMBEDDED and name in EMBEDDED_ONLY:
+            continue
+        calls, deaths, failures = check_deaths(name, seed="", engine=engine)
         wrong += len(failures)
-        print(f"{name}: {calls} calls, {deaths} deaths, {len(failures)} with another outcome")
+        told = f"{calls} calls, {deaths} deaths, {len(failures)} with another outcome"
+        print(f"{name} ({engine}): {told}")
         for failure in failures:
             print(f"  {failure}")
     return 1 if wrong else 0

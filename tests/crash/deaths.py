@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 import conveyor
-from tests.harness.trace import Trace
+from tests.harness.trace import Crash, Trace
 
 T = TypeVar("T")
 DEAD = 77  # how a process ends that died where it was told to
@@ -55,6 +55,7 @@ class Deaths(Trace):
         self._point = point
         self._counting = counting
         self._doomed = False
+        self.is_dead = False
         self._fresh = True  # nothing was called since somebody outside had an answer
 
     def begin(self) -> None:
@@ -96,6 +97,8 @@ class Deaths(Trace):
 
     def _come_to(self, name: str) -> When | None:
         """Count a call; say at which moment of it the process is to die, if it is."""
+        if self.is_dead:
+            raise Crash
         self._die_if_doomed()
         if not self._counting:
             return None
@@ -105,17 +108,30 @@ class Deaths(Trace):
         if self._point is None or self._point.number != number:
             return None
         if self._point.call != name:
-            os._exit(ASTRAY)
+            self._end(ASTRAY)
         self._reach(self._point.when, When.BEFORE)
         return self._point.when
 
     def _die_if_doomed(self) -> None:
         if self._doomed:
-            os._exit(DEAD)
+            self._end(DEAD)
 
     def _reach(self, dies: When | None, moment: When) -> None:
         if dies is moment:
-            os._exit(DEAD)
+            self._end(DEAD)
+
+    def _end(self, code: int) -> None:
+        os._exit(code)
+
+
+class DeathOfOne(Deaths):
+    """Ends one of several services of this process: none of its calls happens any more."""
+
+    def _end(self, code: int) -> None:
+        if code == ASTRAY:
+            raise AssertionError(f"it came to another call than {self._point}")
+        self.is_dead = True
+        raise Crash
 
 
 def _step(frame: FrameType | None) -> str:

@@ -28,23 +28,17 @@ from conveyor.steps.shared import pagination
 from conveyor.steps.sweep import orphans, sweeper
 from tests.crash.deaths import ASTRAY, DEAD, Crossing, Deaths, Point, When
 from tests.crash.every_scenario import SCENARIOS
-from tests.crash.life import a_life
+from tests.crash.life import Outcome, a_life
+from tests.crash.questions import EMBEDDED, Engine
 from tests.crash.scenarios import Scenario
-from tests.crash.snapshot import Picture, differences, picture
+from tests.crash.shared import outlived
+from tests.crash.snapshot import differences
 
 # The way back can differ: which of two writes at once came before the first death is chance.
 MAY_END = {DEAD, ASTRAY, 0}
 IN_MEMORY = Path("/dev/shm")
 SAMPLED = 0.06  # share of the points of a scenario that `make test` dies at
 LEAST_SAMPLE = 3
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What a life that came to rest left behind, and the calls it came by."""
-
-    complaints: list[str]
-    picture: Picture
-    crossed: list[Crossing]
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -75,10 +69,10 @@ def prepare() -> None:
 
 
 @cache
-def record(name: str) -> Outcome:
+def record(name: str, engine: Engine = EMBEDDED) -> Outcome:
     """The scenario in a single life, with nothing gone wrong."""
     with _folder() as folder:
-        outcome = folder.lives(SCENARIOS[name], [])
+        outcome = folder.lives(SCENARIOS[name], [], engine)
     if outcome.complaints:
         raise AssertionError(f"{name} is wrong without any death: {outcome.complaints}")
     return outcome
@@ -113,27 +107,32 @@ def sample(deaths: Sequence[Point], seed: str) -> list[Point]:
     return [deaths[number] for number in sorted(chosen)]
 
 
-def check(name: str, want: Outcome, deaths: Sequence[Point]) -> tuple[Outcome, Failure | None]:
+def check(
+    name: str, want: Outcome, deaths: Sequence[Point], engine: Engine = EMBEDDED
+) -> tuple[Outcome, Failure | None]:
     """Die at the points one life after another, and compare what the last life comes to."""
     scenario = SCENARIOS[name]
     with _folder() as folder:
-        got = folder.lives(scenario, deaths)
+        got = folder.lives(scenario, deaths, engine)
     wrong = list(got.complaints)
     if got.picture:
         wrong += differences(scenario.told(want.picture), scenario.told(got.picture))
     return got, Failure([str(point) for point in deaths], wrong) if wrong else None
 
 
-def check_deaths(name: str, *, seed: str) -> tuple[int, int, list[Failure]]:
+def check_deaths(
+    name: str, *, seed: str, engine: Engine = EMBEDDED
+) -> tuple[int, int, list[Failure]]:
     """Die at a sample of a scenario's points, or at all of them without a seed.
 
     Returns the number of calls, the number of deaths and the failures.
     """
-    want = record(name)
-    deaths = points(want.crossed, thorough=True)
+    want = record(name, engine)
+    # A survivor has nothing of the dead process to read: all that matters is what was written.
+    deaths = points(want.crossed, thorough=engine == EMBEDDED)
     if seed:
-        deaths = sample(deaths, f"{seed} {name}")
-    failures = (check(name, want, [point])[1] for point in deaths)
+        deaths = sample(deaths, f"{seed} {name} {engine}")
+    failures = (check(name, want, [point], engine)[1] for point in deaths)
     return len(want.crossed), len(deaths), [one for one in failures if one]
 
 
@@ -164,7 +163,11 @@ class _folder:  # noqa: N801 - reads as a function
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def lives(self, scenario: Scenario, deaths: Sequence[Point]) -> Outcome:
+    def lives(
+        self, scenario: Scenario, deaths: Sequence[Point], engine: Engine = EMBEDDED
+    ) -> Outcome:
+        if engine != EMBEDDED:
+            return self._outlived(scenario, deaths[0] if deaths else None, engine)
         for number, point in enumerate(deaths):
             mortal = Deaths(point, counting=number > 0)
             ended = _forked(partial(self.live, scenario, mortal))
@@ -173,18 +176,29 @@ class _folder:  # noqa: N801 - reads as a function
         last = Deaths(counting=bool(deaths))
         if ended := _forked(partial(self.live, scenario, last)):
             return Outcome([f"the last life ended with {ended}"], {}, [])
-        return msgspec.json.decode((self.path / "outcome").read_bytes(), type=Outcome)
+        return self._read()
 
     def live(self, scenario: Scenario, deaths: Deaths) -> None:
-        outcome = asyncio.run(self._to_the_end(scenario, deaths))
+        self._write(asyncio.run(self._to_the_end(scenario, deaths)))
+
+    def _outlived(self, scenario: Scenario, point: Point | None, engine: Engine) -> Outcome:
+        story = partial(outlived, self.path, scenario, point, queued=engine == "queues")
+        if ended := _forked(lambda: self._write(asyncio.run(story()))):
+            return Outcome([f"the process of both services ended with {ended}"], {}, [])
+        return self._read()
+
+    def _write(self, outcome: Outcome) -> None:
         (self.path / "outcome").write_bytes(msgspec.json.encode(outcome))
+
+    def _read(self) -> Outcome:
+        return msgspec.json.decode((self.path / "outcome").read_bytes(), type=Outcome)
 
     async def _to_the_end(self, scenario: Scenario, deaths: Deaths) -> Outcome:
         async with a_life(self.path, deaths) as life:
             await scenario.script(life)
             deaths.end()
             await life.rest()
-            return Outcome(await life.complaints(), picture(life.data), deaths.crossed)
+            return Outcome(await life.complaints(), life.stored.picture(), deaths.crossed)
 
 
 def _forked(live: Callable[[], None]) -> int:

@@ -1,4 +1,4 @@
-"""One life of the program: the wired service over a real folder, driven step by step.
+"""One life of the program: the wired service over its engines, driven step by step.
 
 A script is run from its top in every life. What the caller was answered in an earlier one it
 remembers, and does not ask again; what it was not it asks again, with the same key.
@@ -12,7 +12,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import apsw
 import msgspec
 from starlette.types import ASGIApp, Message
 
@@ -22,8 +21,9 @@ from conveyor.domain.task_list.rows import ReaderLimits
 from conveyor.settings import Settings
 from conveyor.steps.shared.work_limits import Sizes
 from conveyor.testing.clock import NOON, FakeClock, FakeIds
-from tests.crash.deaths import Deaths
+from tests.crash.deaths import Crossing, Deaths
 from tests.crash.gateway import ScriptedGateway
+from tests.crash.snapshot import EmbeddedState, Picture, Stored
 from tests.crash.states import KeptStates
 from tests.crash.webhooks import ScriptedByHost
 from tests.harness.trace import watched
@@ -34,17 +34,7 @@ SIZES = Sizes(chunk_rows=4, reader=ReaderLimits(chunk_lines=4))  # so that ten r
 REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is surely kept
 BEGUN = "begun"
 PORTS = ports().keys() - {"clock", "ids"}  # those keep nothing, and say nothing to anyone
-UNFINISHED = """
-SELECT 1 FROM task JOIN run_no ON run_no.no = task.run_no JOIN run ON run.id = run_no.run_id
- WHERE run_no.open = 1 AND run.live = 1 AND task.due_at IS NOT NULL
-   AND coalesce(run.doc ->> 'pause_state', 'active') = 'active' LIMIT 1
-"""
-
-# Events to send. Heartbeats of live runs are not among them: they never end.
-OWED = """
-SELECT 1 FROM outbox_event LEFT JOIN run ON run.id = outbox_event.doc ->> 'run_id'
- WHERE due_at IS NOT NULL AND (channel <> 'heartbeat' OR run.live IS NOT 1) LIMIT 1
-"""
+A_MINUTE = timedelta(minutes=1)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -53,6 +43,14 @@ class Answer(msgspec.Struct, frozen=True):
 
     def __getitem__(self, name: str) -> Any:
         return msgspec.json.decode(self.body)[name]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a life that came to rest left behind, and the calls it came by."""
+
+    complaints: list[str]
+    picture: Picture
+    crossed: list[Crossing]
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +90,10 @@ class Life:
     journal: Journal
     service: Service
     raw: Engines  # the engines, unwatched
+    stored: Stored
     data: Path
     states: KeptStates  # that wait for runs
+    waits: bool = False  # for the leases of a service that died, which no start ends
     swept: Counter[str] = field(default_factory=Counter)
     has_begun: bool = False
 
@@ -157,7 +157,9 @@ class Life:
             done = await self.service.steps.control_worker.step()
             self.deaths.step_is_over()
             if not done:
-                return
+                if not (self.waits and self.stored.has_messages()):
+                    return
+                self.advance(A_MINUTE)
 
     async def fire(self) -> None:
         """Have scheduled jobs run that are due."""
@@ -183,9 +185,11 @@ class Life:
         if self.is_past:
             return
         for _ in range(MOST_ROUNDS):
-            if not self.sees(UNFINISHED):
+            if not self.stored.has_open_tasks():
                 break
             await self.dispatch()
+            if self.waits:
+                await self.sweep()
         await self.dispatch()
 
     async def deliver(self) -> None:
@@ -197,20 +201,21 @@ class Life:
         self.deaths.step_is_over()
 
     async def sweep(self) -> None:
+        if self.waits:
+            self.advance(A_MINUTE)  # the permit of the sweeper may be among the leases
         await self.service.steps.sweep.step()
         self.deaths.step_is_over()
 
     async def rest(self) -> None:
         """Go on until there is nothing left to do for anyone but the sweeper."""
         for _ in range(MOST_ROUNDS):
-            due = self.sees("SELECT 1 FROM control_message WHERE due_at IS NOT NULL")
-            if due:
-                self.advance(timedelta(minutes=1))
+            if self.stored.has_messages():
+                self.advance(A_MINUTE)
                 await self.handle_messages()
-            elif self.sees(UNFINISHED):
+            elif self.stored.has_open_tasks():
                 await self.drain()
-            elif self.sees(OWED):
-                self.advance(timedelta(minutes=1))
+            elif self.stored.owes_events():
+                self.advance(A_MINUTE)
                 await self.deliver()
             else:
                 return
@@ -232,14 +237,16 @@ class Life:
         await self.sweep()
         return [*wrong, *(f"left to the sweeper: {action}" for action in sorted(self.swept))]
 
-    def sees(self, query: str) -> bool:
-        connection = apsw.Connection(
-            str(self.data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY
-        )
-        try:
-            return connection.execute(query).fetchone() is not None
-        finally:
-            connection.close()
+
+def settings_of(folder: Path) -> Settings:
+    return Settings(
+        data=str(folder / "data"),
+        gateway="http://gateway.example",  # not https: each life would load certificates
+        durability="process",
+        sync_tasks=SYNC_TASKS,
+        open_job_tasks=20,
+        list_rows=20,
+    )
 
 
 @asynccontextmanager
@@ -248,56 +255,40 @@ async def a_life(folder: Path, deaths: Deaths) -> AsyncIterator[Life]:
     journal = Journal(folder / "journal")
     clock = FakeClock(NOON + journal.passed + timedelta(seconds=1))
     journal.add(Heard(passed=(clock.now() - NOON).total_seconds()))
-    data = folder / "data"
-    settings = Settings(
-        data=str(data),
-        gateway="http://gateway.example",  # not https: each life would load certificates
-        durability="process",
-        sync_tasks=SYNC_TASKS,
-        open_job_tasks=20,
-        list_rows=20,
-    )
     async with AsyncExitStack() as stack:
-        raw = await open_engines(settings, stack, clock=clock, ids=FakeIds(clock.now()))
-        states = KeptStates(folder / "states")
-        raw = replace(
-            raw,
-            gateway=ScriptedGateway(lambda url: _tried(data, url)),
-            webhooks=ScriptedByHost(lambda event_id: _told(data, event_id)),
-            step_functions=states,
-        )
-        seen = {name: watched(getattr(raw, name), name, deaths) for name in PORTS}
-        wired = msgspec.structs.replace(settings, step_functions="aws:")
-        service = build_service(wired, replace(raw, **seen), SIZES)
-        service.steps.dispatcher.rng.seed(1)
-        life = Life(
-            deaths=deaths,
-            clock=clock,
-            journal=journal,
-            service=service,
-            raw=raw,
-            data=data,
-            states=states,
-        )
-        service.steps.sweep.count = lambda action, times: life.swept.update({action: times})
-        await service.steps.sweep.at_start(raw.dead_claims or ())
+        raw = await open_engines(settings_of(folder), stack, clock=clock, ids=FakeIds(clock.now()))
+        stored = EmbeddedState(folder / "data")
+        life = wired(raw, folder, journal=journal, deaths=deaths, stored=stored)
+        await life.service.steps.sweep.at_start(raw.dead_claims or ())
         yield life
 
 
-def _tried(data: Path, url: str) -> tuple[int, int]:
-    connection = apsw.Connection(str(data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY)
-    query = "SELECT attempts, claim_no FROM task WHERE url = ? ORDER BY run_no DESC LIMIT 1"
-    [(attempts, claims)] = connection.execute(query, (url,))
-    connection.close()
-    return int(str(attempts)), int(str(claims))
-
-
-def _told(data: Path, event_id: str) -> int:
-    connection = apsw.Connection(str(data / "conveyor.db"), flags=apsw.SQLITE_OPEN_READONLY)
-    query = "SELECT json_array_length(doc, '$.deliveries') FROM outbox_event WHERE id = ?"
-    [(attempts,)] = connection.execute(query, (event_id,))
-    connection.close()
-    return int(str(attempts))
+def wired(raw: Engines, folder: Path, *, journal: Journal, deaths: Deaths, stored: Stored) -> Life:
+    """The service over these engines, every port watched, in the world that the folder keeps."""
+    states = KeptStates(folder / "states")
+    raw = replace(
+        raw,
+        gateway=ScriptedGateway(stored.tried),
+        webhooks=ScriptedByHost(stored.told),
+        step_functions=states,
+    )
+    seen = {name: watched(getattr(raw, name), name, deaths) for name in PORTS if getattr(raw, name)}
+    settings = msgspec.structs.replace(settings_of(folder), step_functions="aws:")
+    service = build_service(settings, replace(raw, **seen), SIZES)
+    service.steps.dispatcher.rng.seed(1)
+    assert isinstance(raw.clock, FakeClock)
+    life = Life(
+        deaths=deaths,
+        clock=raw.clock,
+        journal=journal,
+        service=service,
+        raw=raw,
+        stored=stored,
+        data=folder / "data",
+        states=states,
+    )
+    service.steps.sweep.count = lambda action, times: life.swept.update({action: times})
+    return life
 
 
 def _encoded(body: object) -> bytes:

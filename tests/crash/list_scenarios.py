@@ -3,9 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-import apsw
-
-from conveyor.domain.batch import INGEST
+from conveyor.domain.batch import INGEST, Batch
 from conveyor.steps.shared.work_limits import ENDLESS
 from tests.crash.life import Answer, Life
 from tests.crash.scenarios import LARGE, on, pages, scenario, submit, without_how_far
@@ -14,6 +12,7 @@ from tests.crash.snapshot import Picture
 HOST = "http://conveyor.example"
 ROWS = 14
 BAD = (3, 9)
+LEASE = timedelta(minutes=1)
 
 
 def urls(count: int, bad: tuple[int, ...] = ()) -> str:
@@ -135,8 +134,11 @@ async def go_on_with_a_list_after_ten_deaths(life: Life) -> None:
     file_input_id = await filled_file_input(life, urls(ROWS))
     await submit_list(life, file_input_id)
     if not life.is_past:
-        _change(life, "UPDATE control_message SET deliveries = 10")
-        _change(life, "UPDATE batch SET version = 5, doc = json_set(doc, '$.version', 5)")
+        [message] = await life.raw.control_queue.receive(1, lease=LEASE)
+        await life.raw.control_queue.resend(message, message.payload, deliveries=10)
+        for _ in range(4):  # each of which a piece would have written
+            [batch] = await life.raw.metadata.page(Batch, limit=1)
+            await life.raw.metadata.commit(batch)
     life.begin()
     await life.handle_messages()
 
@@ -165,14 +167,8 @@ async def copy_a_whole_run_in_place_of_a_cut_one(life: Life) -> None:
     if not life.is_past:
         payload = {"run_id": cut["latest_run"]["run_id"], "first": "0"}
         await life.service.steps.control_worker.handlers[INGEST].give_up(payload)
-        _change(life, "DELETE FROM control_message")
+        for message in await life.raw.control_queue.receive(9, lease=LEASE):
+            await life.raw.control_queue.ack(message)
     life.begin()
     assert (await on(life, job, "rerun")).status == 202
     await life.handle_messages()
-
-
-def _change(life: Life, statement: str) -> None:
-    connection = apsw.Connection(str(life.data / "conveyor.db"))
-    connection.set_busy_timeout(5000)
-    connection.execute(statement)
-    connection.close()

@@ -12,6 +12,11 @@ import msgspec
 from tests.crash.deaths import Crossing
 
 Ask = Literal["record", "deaths", "pairs"]
+# `embedded`: each process dies, and the next one opens its folder. Otherwise one of two services
+# dies that share a store, in which the rows are the queue or beside which there are queues.
+Engine = Literal["embedded", "rows", "queues"]
+EMBEDDED: Engine = "embedded"
+SHARED: tuple[Engine, ...] = ("rows", "queues")
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -19,6 +24,7 @@ class Question(msgspec.Struct, frozen=True):
     scenario: str
     seed: str = ""  # chooses a sample of the points to die at; without it, all of them
     at: str = ""  # of pairs: the call at which the first death is; else at each
+    engine: Engine = EMBEDDED
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +42,10 @@ class Forker:
         assert process.stdout
         self._into, self._out = process.stdin, process.stdout
 
-    def ask(self, ask: Ask, scenario: str, *, seed: str = "", at: str = "") -> Report:
-        self._into.write(msgspec.json.encode(Question(ask, scenario, seed, at)) + b"\n")
+    def ask(
+        self, ask: Ask, scenario: str, *, seed: str = "", at: str = "", engine: Engine = EMBEDDED
+    ) -> Report:
+        self._into.write(msgspec.json.encode(Question(ask, scenario, seed, at, engine)) + b"\n")
         self._into.flush()
         return msgspec.json.decode(self._out.readline(), type=Report)
 

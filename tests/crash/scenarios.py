@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-import apsw
 import msgspec
 
 from conveyor.domain.export import EXPORT, EXPORT_LIFE, Export, export_blob
@@ -17,6 +16,7 @@ from conveyor.domain.task_list.spec import ListFormat, ListSpec
 from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body, BodyName
+from conveyor.steps.sweep.sweeper import FOREVER
 from tests.crash.life import Answer, Life
 from tests.crash.snapshot import Picture
 
@@ -249,8 +249,11 @@ async def settle_in_the_middle_of_a_purge(life: Life) -> None:
 async def a_task_that_lost_its_tenth_worker(life: Life) -> None:
     job = await submit(life, pages(1))
     if not life.is_past:
-        await life.raw.work.claim({RunId(job["latest_run"]["run_id"]): 1})
-        _lose_nine_workers(life)
+        run_id = RunId(job["latest_run"]["run_id"])
+        for _ in range(9):
+            await life.raw.work.claim({run_id: 1})
+            await life.raw.work.release_lapsed(run_id, overdue=-FOREVER, limit=1)
+        await life.raw.work.claim({run_id: 1})
     life.advance(timedelta(seconds=31))
     life.begin()
     await life.drain()
@@ -598,10 +601,3 @@ async def sweep_at_the_start(life: Life) -> None:
     life.begin()
     await life.service.steps.sweep.at_start([])
     life.deaths.step_is_over()
-
-
-def _lose_nine_workers(life: Life) -> None:
-    connection = apsw.Connection(str(life.data / "conveyor.db"))
-    connection.set_busy_timeout(5000)
-    connection.execute("UPDATE task SET lost = 9")
-    connection.close()
