@@ -17,6 +17,7 @@ from conveyor.testing.contracts.histories import HistoriesContract
 from conveyor.testing.contracts.tasks import TasksContract
 from conveyor.testing.contracts.work import WorkContract
 from tests.emulators import Emulator
+from tests.harness.dynamodb import Capability, skip_without
 from tests.harness.dynamodb_engines import behind_faults, in_process, losing, over_http
 from tests.seed import run_seed
 
@@ -38,6 +39,7 @@ VARIANTS = {
     "ministack": Variant(over_http, 1, 0.03, "ministack"),
     "ministack-sharded": Variant(over_http, 4, 0.02, "ministack"),
     "ministack-faulty": Variant(behind_faults, 4, 0.02, "ministack"),
+    "moto": Variant(over_http, 1, 0.0, "moto"),
 }
 
 
@@ -65,6 +67,7 @@ def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> O
     chosen = VARIANTS[request.param]
     url = ""
     if chosen.emulator:
+        skip_without(chosen.emulator, Capability.STATEMENTS, Capability.REASONS)
         emulator: Emulator = request.getfixturevalue(chosen.emulator)
         url = emulator.url
     return lambda: chosen.open(url, chosen.shards)

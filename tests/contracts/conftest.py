@@ -56,7 +56,13 @@ LEASE = timedelta(seconds=60)
 SEED = 20260302
 OFTEN = timedelta(milliseconds=20)  # a poll for notifications
 # Engines of which `make test` runs some tests, that the seed chooses, each with how many: they repeat what others show.
-SAMPLED = {**dict.fromkeys(PLACES[1:], 5), "postgresql": 5, "postgresql-16": 0, "postgresql-15": 0}
+SAMPLED = {
+    **dict.fromkeys(PLACES[1:], 5),
+    "moto": 0,
+    "postgresql": 5,
+    "postgresql-16": 0,
+    "postgresql-15": 0,
+}
 
 OpenEngine = Callable[[Path], AbstractAsyncContextManager[Engine]]
 

@@ -1,8 +1,9 @@
-"""Tables on DynamoDB for tests: on the fake, on ministack, and on either behind the fault proxy."""
+"""Tables on DynamoDB for tests: on the fake, on emulators, and on either behind the fault proxy."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from enum import StrEnum
 from random import Random
 from uuid import uuid4
 
@@ -23,8 +24,37 @@ from tests.harness.aws_server import client_of
 from tests.seed import run_seed
 
 # Where a table can be. The first is without sockets, and fast.
-PLACES = ("dynamodb", "dynamodb-http", "dynamodb-faults", "ministack", "ministack-faults")
+PLACES = ("dynamodb", "dynamodb-http", "dynamodb-faults", "ministack", "ministack-faults", "moto")
 NO_LATENCY = timedelta()
+
+
+class Capability(StrEnum):
+    """What an engine needs of DynamoDB, and an emulator may lack."""
+
+    STATEMENTS = "statements (PartiQL) in batches"
+    TOKENS = "a transaction that is repeated under its token takes effect once"
+    HUNDRED = "transactions of 100 actions"
+    REASONS = "a cancelled transaction shows the rows that cancelled it"
+    ISOLATION = "transactions at the same time see each other whole or not at all"
+
+
+# tests/aws/test_dynamodb_capabilities.py asks the emulators.
+CAPABILITIES: Mapping[str, frozenset[Capability]] = {
+    "": frozenset(Capability),  # the fake
+    "ministack": frozenset(Capability),
+    "moto": frozenset({Capability.HUNDRED, Capability.REASONS}),
+}
+# What single tests of contracts need.
+NEEDED = {"test_concurrent_calls_of_processes_stay_below_the_cap": Capability.ISOLATION}
+
+
+def skip_without(emulator: str, *needed: Capability) -> None:
+    """Skip a test that needs what an emulator lacks."""
+    for capability in needed:
+        if capability not in CAPABILITIES[emulator]:
+            pytest.skip(f"{emulator} lacks: {capability}")
+
+
 UNLIMITED = Knobs(writes_per_second=None, reads_per_second=None)
 
 
@@ -51,6 +81,8 @@ async def a_table(
 ) -> AsyncIterator[DynamoTable]:
     """An empty table. The fake has the given clock. Behind the fault proxy indexes lag."""
     name = f"table-{uuid4()}"
+    if place == "moto" and (needed := NEEDED.get(request.node.originalname)):
+        skip_without(place, needed)
     async with AsyncExitStack() as stack:
         if place == "dynamodb":
             client = client_in_process(DynamoDbEngine(clock, UNLIMITED), latency=NO_LATENCY)
@@ -69,8 +101,8 @@ async def _url(
     index_lag: timedelta,
 ) -> str:
     engine, _, disturbed = place.partition("-")
-    if engine == "ministack":
-        emulator: Emulator = request.getfixturevalue("ministack")
+    if engine in {"ministack", "moto"}:
+        emulator: Emulator = request.getfixturevalue(engine)
         url = emulator.url
     else:
         url = (await stack.enter_async_context(dynamodb_server(clock, UNLIMITED))).url
