@@ -11,7 +11,7 @@ from conveyor.cli.main import GROUPS, build_app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 NAMES = [*GROUPS["Jobs"], *GROUPS["Live runs"], *GROUPS["Schedules and webhooks"]]
-FOR_OPERATORS = ["keys", "operator", "doctor", "dlq", "migrate", "params"]
+FOR_OPERATORS = ["keys", "operator", "backup", "doctor", "dlq", "migrate", "params"]
 SHARED = {"--url", "--key", "--config", "--json"}
 AT_THE_TOP = {"--help", "--install-completion", "--show-completion"}
 

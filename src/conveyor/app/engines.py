@@ -37,6 +37,7 @@ from conveyor.adapters.http.webhooks import HttpWebhooks
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.adapters.sqlite.database import owner_of
 from conveyor.adapters.system.clock import SteadyClock, SystemClock, SystemIds
+from conveyor.app.backup import remove_links
 from conveyor.app.coordination import COORDINATION
 from conveyor.app.encryption import OpenedKeys, open_keys
 from conveyor.app.engine_rules import Choice, find_breach
@@ -216,6 +217,7 @@ async def open_engines(
     control_queue = await _open(CONTROL_QUEUE, opening, settings.control_queue)
     if in_folder := uses_folder(settings):
         _keep_private(settings.folder)  # which opening the database has locked
+        remove_links(settings.folder)
     keys = await open_keys(settings, metadata, clock, is_shared=shares_metadata(settings))
     coordination = await _open(COORDINATION, opening, settings.coordination)
     in_memory = _in_memory(settings)

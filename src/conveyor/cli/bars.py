@@ -57,6 +57,18 @@ class UploadBar(Bar):
         self.advance(self._task, count)
 
 
+class CopyBar(Bar):
+    """Bytes copied, their rate and the time left."""
+
+    def __init__(self, *, hidden: bool) -> None:
+        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        super().__init__(TextColumn("copying"), *columns, hidden=hidden, transient=True)
+        self._task = self.add_task("copying", total=None)
+
+    def copied(self, done: int, total: int) -> None:
+        self.update(self._task, completed=done, total=total)
+
+
 class DownloadBar(Bar):
     """A bar without a total while the service makes the file; then the bytes received."""
 

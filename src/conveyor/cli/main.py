@@ -50,6 +50,7 @@ GROUPS = {
     "Administration": {
         "keys": "keys",
         "operator": "all_callers",
+        "backup": "operators",
         "doctor": "operators",
         "dlq": "operators",
     },
@@ -91,6 +92,7 @@ EXAMPLES = {
         "conveyor operator stop 01M7GNPVD0697FEM6F7VYWRK5F",
     ),
     "params": ("conveyor params --json",),
+    "backup": ("conveyor backup /backup/conveyor-monday",),
     "doctor": ("conveyor doctor --no-bodies",),
     "dlq": ("conveyor dlq list", "conveyor dlq redrive --all"),
 }

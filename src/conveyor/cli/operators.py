@@ -1,6 +1,7 @@
-"""Operators' commands: `conveyor doctor` and `conveyor dlq`."""
+"""Operators' commands: `conveyor backup`, `conveyor doctor` and `conveyor dlq`."""
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -61,6 +62,30 @@ def doctor(
 
     if print_report(admin, job, run, bodies=not no_bodies, as_json=as_json):
         raise typer.Exit(FOUND_WRONG)
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(help="Folder for the backup, which must not exist.")],
+    *,
+    with_keys: Annotated[
+        bool, typer.Option("--with-keys", help="Copy the keys too; protect the backup like them.")
+    ] = False,
+    config: Config = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Copy the data folder as it is at one moment, also while a service uses it."""
+    from conveyor.app.backup import back_up  # noqa: PLC0415
+    from conveyor.cli.bars import CopyBar  # noqa: PLC0415
+    from conveyor.settings_loader import load_settings  # noqa: PLC0415
+
+    settings = load_settings({"data": data}, file=config)
+    with CopyBar(hidden=as_json) as bar:
+        made = back_up(settings, target.absolute(), with_keys=with_keys, on_progress=bar.copied)
+    if as_json:
+        output.json_line(msgspec.json.encode(made))
+        return
+    output.facts(list(msgspec.structs.asdict(made).items()))
 
 
 @dlq.command("list")

@@ -19,6 +19,7 @@ from conveyor.adapters.files.disk import (
     unfinished_prefix,
 )
 from conveyor.adapters.shared.disk import own_errors, sync_folder, to_the_end, write_all
+from conveyor.adapters.shared.folder_lock import removing
 
 DRAFT = ".draft-"
 
@@ -84,7 +85,7 @@ class FileBlobs:
             return list(islice(_below(str(self._folder), "", prefix, after), limit))
 
     def _delete(self, keys: Sequence[str]) -> None:
-        with own_errors(ENGINE):
+        with own_errors(ENGINE), removing(self._folder, locks=self.is_swept):
             for key in keys:
                 path = below(self._folder, key)
                 path.unlink(missing_ok=True)

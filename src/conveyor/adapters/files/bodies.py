@@ -24,6 +24,7 @@ from conveyor.adapters.files.disk import (
     write_new,
 )
 from conveyor.adapters.shared.disk import own_errors, sync_folder, to_the_end, write_all
+from conveyor.adapters.shared.folder_lock import removing
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.errors import Unavailable
 from conveyor.ports.bodies import Body, BodyName, Kept, Spool
@@ -114,7 +115,7 @@ class FileBodies:
         return await asyncio.to_thread(self._discard, names)
 
     async def remove(self, locators: Sequence[str]) -> None:
-        await asyncio.to_thread(self._delete, [self._path(locator) for locator in locators])
+        await asyncio.to_thread(self._remove, [self._path(locator) for locator in locators])
 
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
         return await asyncio.to_thread(self._runs_held, limit, after)
@@ -196,12 +197,18 @@ class FileBodies:
         paths = (Path(entry.path) for part in parts for entry in _entries(Path(part.path)))
         with own_errors(ENGINE):
             found = list(islice(paths, limit))
-        self._delete(found)
+        self._remove(found)
         if not found:  # a process may have died between the last body and the folders
             run = below(self._folder, folder)
             for hollow in [run, *(Path(entry.path) for entry in [*_entries(run)])]:
                 remove_empty(hollow, up_to=self._folder / "jobs")
         return len(found)
+
+    def _remove(self, paths: Sequence[Path]) -> None:
+        """Delete bodies that rows may refer to."""
+        if paths:
+            with own_errors(ENGINE), removing(self._folder, locks=self.is_swept):
+                self._delete(paths)
 
     def _discard(self, names: Sequence[BodyName]) -> int:
         return self._delete([below(self._folder, _file_name(name)) for name in names])

@@ -29,7 +29,8 @@ from conveyor.adapters.segments.records import ENGINE, Record, erase, mark_erase
 from conveyor.adapters.segments.segment_files import SegmentFiles
 from conveyor.adapters.segments.writer import Appender
 from conveyor.adapters.shared.disk import own_errors
-from conveyor.errors import StorageFull
+from conveyor.adapters.shared.folder_lock import locked
+from conveyor.errors import StorageFull, Unavailable
 
 STEP_BYTES = 4 * 1024 * 1024
 STEP_RECORDS = 500
@@ -59,7 +60,17 @@ class Reclaimer:
         self._cannot_empty: set[int] = set()
 
     def step(self) -> bool:
-        """Do a bounded amount of work, and return whether there may be more."""
+        """Do a bounded amount of work, and return whether there may be more.
+
+        `Unavailable` while a backup copies the segments: it needs the bodies that were live when it
+        began, removed ones included.
+        """
+        with locked(self._segments.folder, wait=False) as is_free:
+            if not is_free:
+                raise Unavailable(f"{ENGINE}: a backup copies the segments")
+            return self._step()
+
+    def _step(self) -> bool:
         if self._current is None:
             self._current = self._next()
         if self._current is None:

@@ -18,14 +18,14 @@ class SegmentFiles:
     """The numbered files of a folder. No number is used twice."""
 
     def __init__(self, folder: Path, *, sync: bool) -> None:
-        self._folder = folder
+        self.folder = folder
         self._sync = sync
 
     def path(self, segment: int) -> Path:
-        return self._folder / f"{segment:08}{SUFFIX}"
+        return self.folder / f"{segment:08}{SUFFIX}"
 
     def numbers(self) -> list[int]:
-        found = self._folder.glob(f"*{SUFFIX}") if self._folder.exists() else ()
+        found = self.folder.glob(f"*{SUFFIX}") if self.folder.exists() else ()
         return sorted(int(path.stem) for path in found if path.stem.isdecimal())
 
     def create(self, segment: int, date: bytes) -> tuple[int, int]:
@@ -37,7 +37,7 @@ class SegmentFiles:
             os.pwrite(descriptor, content, 0)
             if self._sync:
                 os.fdatasync(descriptor)
-                sync_folder(self._folder)
+                sync_folder(self.folder)
         except OSError:
             os.close(descriptor)
             self.path(segment).unlink(missing_ok=True)

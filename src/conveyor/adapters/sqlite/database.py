@@ -142,7 +142,7 @@ async def visit_database(folder: Path, *, writable: bool) -> AsyncIterator[Datab
         )
     with _locked(folder):
         with own_errors(ENGINE):
-            _check_schema(path)
+            check_schema(path)
             database = Database(path, Durability.POWER if writable else None)
         with closing(database):
             yield database
@@ -367,7 +367,7 @@ def _schema_version(path: Path) -> int:
         return int(connection.pragma("user_version"))
 
 
-def _check_schema(path: Path) -> None:
+def check_schema(path: Path) -> None:
     have = _schema_version(path)
     known = migrations()
     _refuse_newer(path, have, known[-1][0])
