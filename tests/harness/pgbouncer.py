@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,30 +33,32 @@ ignore_startup_parameters = extra_float_digits
 
 
 @contextmanager
-def pgbouncer(
-    folder: Path, address: PostgresAddress, *, size: int = 4
-) -> Iterator[PostgresAddress]:
+def pgbouncer(address: PostgresAddress, *, size: int = 4) -> Iterator[PostgresAddress]:
     """The address of a database through a pooler with so many connections to the server."""
     binary = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if binary is None:
         pytest.skip("there is no pgbouncer of Debian")
     port = free_port()
-    config = folder / "pgbouncer.ini"
-    config.write_text(CONFIG.format(host=address.host, server=address.port, port=port, size=size))
-    # It refuses to run as root, and reads its file as the user that it becomes.
-    for one in (folder, *folder.parents[:2]):
-        one.chmod(one.stat().st_mode | 0o011)
-    config.chmod(0o644)
-    user = server_user()
-    with (folder / "pgbouncer.log").open("wb") as log:
-        process = subprocess.Popen([binary, str(config)], user=user, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + STARTS_WITHIN
-        while b"process up" not in (folder / "pgbouncer.log").read_bytes():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError((folder / "pgbouncer.log").read_text())
-            time.sleep(0.02)  # there is nothing to wait on: it only writes to its log
-        yield replace(address, port=port, pooled=True)
-    finally:
-        process.kill()
-        process.wait()
+    given = CONFIG.format(host=address.host, server=address.port, port=port, size=size)
+    with tempfile.TemporaryDirectory(prefix="pgbouncer-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)  # it refuses to run as root, and another user must reach its file
+        (folder / "ini").write_text(given)
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [binary, str(folder / "ini")], user=server_user(), stdout=log, stderr=log
+            )
+        try:
+            _wait(process, folder / "log")
+            yield replace(address, port=port, pooled=True)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _wait(process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + STARTS_WITHIN
+    while b"process up" not in log.read_bytes():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(log.read_text())
+        time.sleep(0.02)  # there is nothing to wait on: it only writes to its log

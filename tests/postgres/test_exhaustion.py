@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import timedelta
@@ -76,8 +77,8 @@ async def test_a_server_without_free_connections_is_unavailable_until_there_are_
 
 
 @pytest.mark.long
-async def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
-    with _small_disk(tmp_path, megabytes=40) as disk, a_postgres(18) as server:
+async def test_a_full_disk_is_told_and_loses_nothing() -> None:
+    with _small_disk(megabytes=40) as disk, a_postgres(18) as server:
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(24 << 20))
         place = disk / "rows"
@@ -126,17 +127,14 @@ async def _vacuumed(engine: PostgresEngine, table: str) -> None:
 
 
 @contextmanager
-def _small_disk(folder: Path, *, megabytes: int) -> Iterator[Path]:
-    place = folder / "disk"
-    place.mkdir()
+def _small_disk(*, megabytes: int) -> Iterator[Path]:
+    # Not in a folder of pytest, which other users, such as that of the server, may not enter.
+    place = Path(tempfile.mkdtemp(prefix="small-disk-"))
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}M,mode=711", "tmpfs", str(place)]
     if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("only root can mount a small disk")
-    # The server runs as another user, and must reach the place.
-    for one in folder.parents[:2]:
-        one.chmod(one.stat().st_mode | 0o011)
-    folder.chmod(0o711)
     try:
         yield place
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
+        place.rmdir()

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -32,9 +31,9 @@ LEASE = timedelta(minutes=10)
 
 
 @pytest.fixture
-async def engine(postgres_18: TestDatabases, tmp_path: Path) -> AsyncIterator[PostgresEngine]:
+async def engine(postgres_18: TestDatabases) -> AsyncIterator[PostgresEngine]:
     direct = await postgres_18.create()
-    with pgbouncer(tmp_path, direct) as address:
+    with pgbouncer(direct) as address:
         assert await migrate_at(address)
         assert not await missing_at(address)
         ids = SystemIds(SystemClock())
@@ -45,7 +44,7 @@ async def engine(postgres_18: TestDatabases, tmp_path: Path) -> AsyncIterator[Po
 async def test_tasks_are_added_claimed_renewed_and_settled_through_a_pooler(
     engine: PostgresEngine,
 ) -> None:
-    count = 400
+    count = 200
     await add_rows(engine.tasks, RUN, new_tasks(RUN, count))
 
     async def drain() -> int:
@@ -61,7 +60,7 @@ async def test_tasks_are_added_claimed_renewed_and_settled_through_a_pooler(
 
 
 async def test_records_are_committed_and_read_through_a_pooler(engine: PostgresEngine) -> None:
-    runs = [a_run(id=RunId(name)) for name in new_ids(50)]
+    runs = [a_run(id=RunId(name)) for name in new_ids(10)]
 
     await asyncio.gather(*[engine.metadata.commit(run) for run in runs])
 
@@ -76,11 +75,11 @@ async def test_coordination_works_through_a_pooler(engine: PostgresEngine) -> No
         )
         for name in ("one", "other")
     )
-    wants = {"job:one": PermitRequest(3, 20)}
+    wants = {"job:one": PermitRequest(3, 5)}
     granted = await asyncio.gather(
-        *[coordination.reserve(wants) for _ in range(5) for coordination in (one, other)]
+        *[coordination.reserve(wants) for _ in range(2) for coordination in (one, other)]
     )
-    assert sum(len(some["job:one"]) for some in granted) == 20
+    assert sum(len(some["job:one"]) for some in granted) == 5
     async with aclosing(one.notifications(["runs"])) as notifications, asyncio.timeout(120):
         assert await anext(notifications) == Notification("runs", None)
         await other.notify("runs", ["name"])
