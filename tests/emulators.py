@@ -6,6 +6,7 @@ having skipped.
 """
 
 import os
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -27,6 +28,7 @@ from botocore.config import Config
 from tests.harness.programs import free_port
 
 CLOCK = Path(__file__).parent / "harness" / "emulator_clock.py"
+FAUXQS = Path(__file__).parent / "harness" / "fauxqs"
 PROGRAMS = Path(__file__).parent.parent / ".venv-emulators" / "bin"
 STARTS_WITHIN = 180.0  # seconds, on a machine that is busy with other tests
 REGION = "eu-west-1"
@@ -76,6 +78,12 @@ class Emulator:
 
 @pytest.fixture(scope="session")
 def ministack() -> Iterator[Emulator]:
+    with a_ministack() as emulator:
+        yield emulator
+
+
+@contextmanager
+def a_ministack() -> Iterator[Emulator]:
     port = free_port()
     environ = {"BIND_HOST": "127.0.0.1", "MINISTACK_HOST": "127.0.0.1", "GATEWAY_PORT": str(port)}
     with _running("ministack", [], port, environ) as emulator:
@@ -89,6 +97,29 @@ def moto() -> Iterator[Emulator]:
         # Else its state machines are told to have succeeded, and nothing is ever run.
         _post(emulator.url, "/moto-api/config", {"stepfunctions": {"execute_state_machine": True}})
         yield emulator
+
+
+@pytest.fixture(scope="session")
+def fauxqs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """SQS alone, from npm: a second opinion where there is Node."""
+    if not (node := shutil.which("node")) or not (npm := shutil.which("npm")):
+        pytest.skip("there is no Node for fauxqs")
+    folder, port = tmp_path_factory.mktemp("fauxqs"), free_port()
+    shutil.copytree(FAUXQS, folder, dirs_exist_ok=True)
+    quiet = ["--no-audit", "--no-fund", "--silent"]
+    if subprocess.run([npm, "install", *quiet], cwd=folder, check=False).returncode:
+        missing("fauxqs cannot be installed with npm")
+    (folder / "ahead").write_bytes(struct.pack("d", 0.0))
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [node, "server.mjs", str(port), "ahead"], cwd=folder, stdout=log, stderr=log
+        )
+    try:
+        wait_for(port, process, folder / "log")
+        yield Emulator("fauxqs", f"http://127.0.0.1:{port}", folder / "ahead")
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @pytest.fixture(params=["ministack", "moto"])

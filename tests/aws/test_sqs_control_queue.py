@@ -56,11 +56,12 @@ async def control_queue_at(
     *,
     poll: timedelta = timedelta(),
     hiding: timedelta = timedelta(),
+    sqs_emulator: Emulator | None = None,
 ) -> AsyncIterator[SqsControlQueue]:
     prefix = f"control-test-{next(NUMBERS)}"
     address = SqsAddress(prefix=prefix, table=f"{prefix}-control")
     async with (
-        client_of(emulator.url, service=SQS) as plain,
+        client_of((sqs_emulator or emulator).url, service=SQS) as plain,
         client_of(sqs_url, service=SQS) as sqs,
         client_of(emulator.url, service=DYNAMODB) as dynamodb,
     ):
@@ -78,12 +79,16 @@ async def control_queue_at(
 
 
 @asynccontextmanager
-async def engine_at(emulator: Emulator, sqs_url: str) -> AsyncIterator[Engine]:
+async def engine_at(
+    emulator: Emulator, sqs_url: str, *, sqs_emulator: Emulator | None = None
+) -> AsyncIterator[Engine]:
     async def wait(by: timedelta) -> None:
-        emulator.pass_time(by)
+        (sqs_emulator or emulator).pass_time(by)
 
     clock = FakeClock()
-    async with control_queue_at(emulator, sqs_url, clock) as control_queue:
+    async with control_queue_at(
+        emulator, sqs_url, clock, sqs_emulator=sqs_emulator
+    ) as control_queue:
         yield Engine(
             metadata=Mock(),
             tasks=Mock(),
@@ -126,6 +131,23 @@ class TestControlQueueOnMoto(OnMoto, ControlQueueContract):
 
 @pytest.mark.long
 class TestDeadLettersOnMoto(OnMoto, DeadLettersContract):
+    pass
+
+
+class OnFauxqs:
+    @pytest.fixture
+    async def engine(self, ministack: Emulator, fauxqs: Emulator) -> AsyncIterator[Engine]:
+        async with engine_at(ministack, fauxqs.url, sqs_emulator=fauxqs) as engine:
+            yield engine
+
+
+@pytest.mark.long
+class TestControlQueueOnFauxqs(OnFauxqs, ControlQueueContract):
+    pass
+
+
+@pytest.mark.long
+class TestDeadLettersOnFauxqs(OnFauxqs, DeadLettersContract):
     pass
 
 

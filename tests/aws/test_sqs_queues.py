@@ -82,6 +82,14 @@ class TestQueuesOnMoto(QueuesContract):
 
 
 @pytest.mark.long
+class TestQueuesOnFauxqs(QueuesContract):
+    @pytest.fixture
+    async def bench(self, fauxqs: Emulator) -> AsyncIterator[QueueBench]:
+        async with bench_at(fauxqs, fauxqs.url) as bench:
+            yield bench
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 class TestQueuesWithFaults(QueuesContract):
     @pytest.fixture

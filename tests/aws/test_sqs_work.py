@@ -55,6 +55,15 @@ class TestWorkOverSqs(WorkContract):
 
 
 @pytest.mark.long
+class TestWorkOverFauxqs(WorkContract):
+    @pytest.fixture
+    async def engine(self, fauxqs: Emulator) -> AsyncIterator[Engine]:
+        clock = FakeClock()
+        async with queues_at(fauxqs.url, an_address(), clock) as queues:
+            yield engine_over(queues, clock, fauxqs)
+
+
+@pytest.mark.long
 class TestWorkOverSqsWithFaults(WorkContract):
     @pytest.fixture
     async def engine(self, ministack: Emulator) -> AsyncIterator[Engine]:
