@@ -17,6 +17,7 @@ from conveyor.cli import serve as cli
 from conveyor.errors import CallerFault, ConveyorError, Unavailable
 from conveyor.settings import Settings
 from conveyor.settings_loader import CHOICES
+from tests.docs import alarms
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 ABOUT_SETTINGS = (
@@ -201,3 +202,4 @@ def _error(kind: type[ConveyorError]) -> str:
 if __name__ == "__main__":
     for page, text in pages().items():
         (FOLDER / page).write_text(text)
+    alarms.RULES.write_text(alarms.rules())

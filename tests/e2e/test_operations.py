@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +14,7 @@ from prometheus_client.samples import Sample
 from conveyor.app.engines import CODES
 from conveyor.domain.failure import Handling
 from conveyor.telemetry.metrics import Metrics
+from tests.docs.alarms import alarms
 from tests.docs.chapters import OPERATIONS, column, section, tables
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended, every_row, until
@@ -24,9 +25,6 @@ GUIDE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 EVENTS = (ROOT / "docs" / "telemetry.md").read_text(encoding="utf-8")
 BOARD: dict[str, Any] = json.loads((ROOT / "docs" / "grafana" / "conveyor.json").read_text())
 
-ALARM = re.compile(
-    r"^\| ([^|]+?) \| `(.+?)` \| (\d+[mh]) \| (page|ticket) \| (.+) \|$", re.MULTILINE
-)
 METRIC = re.compile(r"\b((?:conveyor|process)_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
 GROUPED = re.compile(r"\bby \(([^)]*)\)")
@@ -34,18 +32,7 @@ OF_PROMETHEUS = {"instance", "job", "le"}  # labels that every series gets, or e
 RARE = {"status"}  # not every status comes up in a test
 
 
-class Alarm(NamedTuple):
-    name: str
-    expression: str
-    lasting: str
-    kind: str
-    remedy: str
-
-
-ALARMS = [
-    Alarm(name, expression.replace(r"\|", "|"), *rest)
-    for name, expression, *rest in ALARM.findall(GUIDE)
-]
+ALARMS = alarms()
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [
     *((f"alarm: {alarm.name}", alarm.expression) for alarm in ALARMS),

@@ -21,6 +21,7 @@ import uvicorn
 from msgspec.structs import replace
 
 from conveyor.adapters.files.service_info import ServiceInfo, published
+from conveyor.adapters.system.systemd import notify, take_socket
 from conveyor.api.protocol import bounded
 from conveyor.app.engines import check_engines, open_engines, uses_folder
 from conveyor.app.services import Service, build_service
@@ -122,15 +123,25 @@ def run(coroutine: Coroutine[object, object, None]) -> None:
 async def serve_role(name: str, settings: Settings, *, mock_gateway: bool = False) -> None:
     """Serve until SIGINT or SIGTERM."""
     role = Role(name)
+    inherited = take_socket()
+    if inherited:  # what it listens on decides whether strangers can reach it
+        settings = _listening_on(role, settings, inherited)
     check_role(role, settings)
     async with AsyncExitStack() as stack:
         if mock_gateway:
             mock = await stack.enter_async_context(MockGateway("127.0.0.1"))
             settings = replace(settings, gateway=mock.url)
-        await _serve(role, settings)
+        await _serve(role, settings, inherited)
 
 
-async def _serve(role: Role, settings: Settings) -> None:
+def _listening_on(role: Role, settings: Settings, inherited: socket.socket) -> Settings:
+    host, port = inherited.getsockname()[:2]
+    if role is Role.WORKER:
+        return replace(settings, host=host, metrics_port=port)
+    return replace(settings, host=host, port=port)
+
+
+async def _serve(role: Role, settings: Settings, inherited: socket.socket | None) -> None:
     as_json = settings.log_format == "json" or (
         settings.log_format == "auto" and not sys.stderr.isatty()
     )
@@ -141,7 +152,7 @@ async def _serve(role: Role, settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, signals.received, number)
     async with AsyncExitStack() as stack:
         # Listen first: a port that is in use must be reported before the engines open.
-        listening = stack.enter_context(_listen(role, settings))
+        listening = stack.enter_context(inherited or _listen(role, settings))
         service = await stack.enter_async_context(open_service(settings, role))
         signals.service = service
         if role is not Role.WORKER and uses_folder(settings):
@@ -175,6 +186,7 @@ class _Signals:
     def received(self, number: signal.Signals) -> None:
         if not self._stopping.is_set():
             self._stopping.set()
+            notify("STOPPING=1")
             log.info("service.stopping", **self._under_way, seconds=self._grace, hint=AGAIN)
         elif number is signal.SIGINT:
             log.warning("service.ended", **self._under_way)
@@ -438,3 +450,4 @@ class _Server(uvicorn.Server):
                 base = f"http://{host}:{port}"
                 urls = {name: base + path for name, path in self._paths.items()}
                 log.info("http.listening", **urls)
+        notify("READY=1")
