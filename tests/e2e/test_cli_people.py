@@ -305,6 +305,8 @@ def test_jobs_are_listed_newest_first(run: Run) -> None:
     assert {len(row) for row in rows} == {8}
     [only] = run("jobs", "--limit", "1", "--status", "closed").stdout.splitlines()
     assert only.startswith(second)
+    [named] = run("jobs", "--name", "X\tY").stdout.splitlines()
+    assert named.startswith(first)
 
 
 def test_more_jobs_than_a_page_are_listed_page_by_page(run: Run, running: Program) -> None:

@@ -434,6 +434,9 @@ def test_jobs_are_listed_newest_first_page_by_page_and_to_their_owner_only(
         assert listed == made[::-1]
         assert api.get("/jobs", params={"status": "open"}).json()["jobs"] == []
         assert len(api.get("/jobs", params={"status": "closed"}).json()["jobs"]) == 5
+        assert api.get("/jobs", params={"name": "shop"}).json() == {"jobs": [], "next_cursor": None}
+        for bad in ("", "x" * 101):
+            problem_of(api.get("/jobs", params={"name": bad}), 400, "invalid_argument")
 
 
 def _submit(api: httpx.Client, *urls: str) -> str:

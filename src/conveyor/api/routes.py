@@ -88,7 +88,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET", "/v1/jobs", "list_jobs", "List your jobs", (200, 400, 401, 503),
-        wire.WireJobs, query=("status", "type", *LISTING),
+        wire.WireJobs, query=("status", "type", "name", *LISTING),
     ),
     Route("GET", JOB, "get_job", "Get a job with its latest run", answer=wire.WireJob),
     Route(
@@ -245,7 +245,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", OPERATOR + "/callers/{caller}/jobs", "list_jobs_of_caller",
         "List the jobs of any caller (operators)", (200, 400, 401, 503), wire.WireJobs,
-        query=("status", "type", *LISTING),
+        query=("status", "type", "name", *LISTING),
     ),
     Route(
         "GET", OPERATOR + "/runs", "list_live_runs", "List the live runs of all callers (operators)",

@@ -193,6 +193,7 @@ QUERIES: dict[str, dict[str, Document]] = {
     "list_jobs": {
         "status": {"enum": list(JobStatus)},
         "type": {"enum": list(JobType)},
+        "name": {"type": "string", "minLength": 1, "maxLength": submission.LONGEST_NAME},
         "limit": LISTED,
         "cursor": AFTER_ID,
     },
@@ -226,6 +227,7 @@ ABOUT = {
     "status": "Only those of this status",
     "type": "Only those of this type",
     "caller": "Only those of this caller",
+    "name": "Only those whose name or external id contains this text",
 }
 # Handler -> an example of its body.
 EXAMPLES: dict[str, Document] = {

@@ -45,12 +45,15 @@ def jobs(
     service: Endpoint,
     *,
     status: Annotated[str | None, typer.Option(help="open, closed or deleted.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Only those whose name or external id contains this.")
+    ] = None,
     limit: Listed = 20,
     as_json: Json = False,
 ) -> None:
     """List your jobs, the newest first."""
     with service.client() as client:
-        found = list_rows(client, "jobs", "jobs", limit=limit, status=status)
+        found = list_rows(client, "jobs", "jobs", limit=limit, status=status, name=name)
     if as_json:
         output.json_line(msgspec.json.encode(found))
         return

@@ -150,9 +150,11 @@ class Calls(SettingCalls):
     async def job(self, job_id: str) -> Job:
         return await self._transport.read(Job, path_of("jobs", job_id))
 
-    async def jobs(self, *, status: str | None = None) -> AsyncGenerator[Job, None]:
-        """Your jobs, the newest first."""
-        async for page in self._pages(JobPage, "jobs", status=status):
+    async def jobs(
+        self, *, status: str | None = None, name: str | None = None
+    ) -> AsyncGenerator[Job, None]:
+        """Your jobs, the newest first; with `name`, those whose name or external id contains it."""
+        async for page in self._pages(JobPage, "jobs", status=status, name=name):
             for job in page.jobs:
                 yield job
 
@@ -347,11 +349,11 @@ class Calls(SettingCalls):
         return decoded(await self._transport.call("POST", path_of("jobs", job_id, verb)), Run)
 
     async def _pages(
-        self, kind: type[PageT], *path: str, status: str | None = None
+        self, kind: type[PageT], *path: str, **filters: str | None
     ) -> AsyncGenerator[PageT, None]:
         cursor: str | None = None
         while True:
-            query: Query = {"status": status, "limit": PAGE, "cursor": cursor}
+            query: Query = {**filters, "limit": PAGE, "cursor": cursor}
             page = await self._transport.read(kind, path_of(*path, query=query))
             yield page
             cursor = page.next_cursor

@@ -237,6 +237,12 @@ def tombstone(job: Job) -> Job:
     )
 
 
+def is_named(job: Job, text: str) -> bool:
+    """Whether the name or the external id of a job contains a text, in upper or lower case."""
+    wanted = text.casefold()
+    return any(wanted in name.casefold() for name in (job.name, job.external_id) if name)
+
+
 def purge_message(deletion: Deletion, caller: CallerId | None) -> ControlMessage:
     return ControlMessage(
         kind=PURGE, subject=deletion.id, caller=caller or "", payload={"id": deletion.id}

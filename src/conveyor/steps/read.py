@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -12,7 +14,7 @@ from conveyor.domain import cursor
 from conveyor.domain.counts import ZERO, Counts, OpenCounts
 from conveyor.domain.failure_groups import FailureExample, FailureGroup, failure_example
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
-from conveyor.domain.job import Job, JobStatus, JobType, next_run
+from conveyor.domain.job import Job, JobStatus, JobType, is_named, next_run
 from conveyor.domain.progress import Waiting
 from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.task import Attempt, Task, TaskStatus, expires_at, has_expired
@@ -31,8 +33,21 @@ from conveyor.steps.shared.task_reads import tasks_by_id
 
 REPORTS = 500  # listed at a time
 HOT = timedelta(milliseconds=250)  # how long pollers of a run share one read of its counts
+SEARCHED_AT_ONCE = 100  # jobs
+MOST_SEARCHED = 1_000  # jobs that one call looks at for a name
 UP_TO_DATE = timedelta(minutes=1)  # after which copies of rows that lag have caught up
 COUNTS = msgspec.json.Decoder(Counts)
+
+
+FoundJobs = tuple[list[tuple[Job, Run | None]], str | None]  # with the cursor of the next
+
+
+class ListJobs(Protocol):
+    """`Metadata.jobs` of a caller, with its filters."""
+
+    async def __call__(
+        self, *, limit: int, before: str | None
+    ) -> Sequence[tuple[Job, Run | None]]: ...
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -125,21 +140,47 @@ class Read:
         before: str | None,
         status: JobStatus | None,
         kind: JobType | None,
+        name: str | None = None,
     ) -> tuple[list[JobView], str | None]:
-        """A page of the caller's jobs, newest first, and the cursor of the next."""
+        """A page of the caller's jobs, newest first, and the cursor of the next.
+
+        With a name it looks at `MOST_SEARCHED` jobs at most: the page may have few of them, or none,
+        and a cursor all the same.
+        """
+        listed = partial(self.metadata.jobs, caller, status=status, kind=kind)
+        if name:
+            page, after = await self._named(listed, name, limit=limit, before=before)
+        else:
+            page, after = await self._dense(listed, limit=limit, before=before)
+        runs = await self._run_views([(job, run) for job, run in page if run])
+        return [self._view(job, runs[run.id] if run else None) for job, run in page], after
+
+    async def _dense(self, listed: ListJobs, *, limit: int, before: str | None) -> FoundJobs:
         found = list[tuple[Job, Run | None]]()
         # Only an empty page is the end: engines also bound the bytes of a page.
         while len(found) <= limit and (
-            more := await self.metadata.jobs(
-                caller, limit=limit + 1 - len(found), before=before, status=status, kind=kind
-            )
+            more := await listed(limit=limit + 1 - len(found), before=before)
         ):
             found += more
             before = more[-1][0].id
-        page = found[:limit]
-        runs = await self._run_views([(job, run) for job, run in page if run])
-        views = [self._view(job, runs[run.id] if run else None) for job, run in page]
-        return views, page[-1][0].id if len(found) > limit else None
+        return found[:limit], found[limit - 1][0].id if len(found) > limit else None
+
+    async def _named(
+        self, listed: ListJobs, name: str, *, limit: int, before: str | None
+    ) -> FoundJobs:
+        """Engines do not index names, so jobs are read and compared, up to a bound."""
+        found, looked = list[tuple[Job, Run | None]](), 0
+        while looked < MOST_SEARCHED:
+            more = await listed(limit=SEARCHED_AT_ONCE, before=before)
+            if not more:
+                return found, None
+            for job, run in more:
+                if len(found) == limit:
+                    return found, before
+                found += [(job, run)] if is_named(job, name) else []
+                before = job.id
+            looked += len(more)
+        return found, before
 
     async def runs(
         self, caller: CallerId, job_id: JobId, *, limit: int, before: str | None

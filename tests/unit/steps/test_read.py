@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace as with_
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -95,6 +96,39 @@ async def test_jobs_are_paged_newest_first_and_each_is_seen_once() -> None:
 
     assert before is None
     assert seen == made[::-1]
+
+
+async def test_jobs_are_found_by_name_or_external_id_a_page_at_a_time() -> None:
+    house = a_house()
+    made = [(await house.submit(1))[0] for _ in range(5)]
+    for job_id, named in zip(
+        made, ({}, {"name": "Shops, DE"}, {}, {"external_id": "shops-1"}), strict=False
+    ):
+        await house.metadata.commit(structs.replace(await house.job(job_id), **named))
+    find = partial(house.read.jobs, CALLER, status=None, kind=None, name="SHOPS")
+
+    [first], cursor = await find(limit=1, before=None)
+    [second], end = await find(limit=1, before=cursor)
+
+    assert [first.job.id, second.job.id] == [made[3], made[1]]
+    assert (await find(limit=5, before=end))[1] is None
+    assert await find(limit=1, before=made[1]) == ([], None)
+
+
+async def test_a_search_looks_at_so_many_jobs_and_goes_on_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("conveyor.steps.read.SEARCHED_AT_ONCE", 2)
+    monkeypatch.setattr("conveyor.steps.read.MOST_SEARCHED", 4)
+    house = a_house()
+    made = [(await house.submit(1))[0] for _ in range(5)]
+    await house.metadata.commit(structs.replace(await house.job(made[0]), name="oldest"))
+    find = partial(house.read.jobs, CALLER, status=None, kind=None, name="oldest", limit=3)
+
+    none, cursor = await find(before=None)
+    [found], end = await find(before=cursor)
+
+    assert (none, cursor, found.job.id, end) == ([], made[1], made[0], None)
 
 
 async def test_a_page_of_large_jobs_is_dense() -> None:

@@ -11,6 +11,7 @@ from conveyor.domain import cursor
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.json_bodies import field_error, nearest
+from conveyor.domain.submission import LONGEST_NAME
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -31,6 +32,7 @@ class JobsFilter(TypedDict):
 
     status: JobStatus | None
     kind: JobType | None
+    name: str | None  # or external id, in part
 
 
 def json_response(document: object, status: int = 200) -> Response:
@@ -51,7 +53,14 @@ def jobs_filter(request: Request) -> JobsFilter:
     return {
         "status": _choice(query.get("status"), "status", JobStatus),
         "kind": _choice(query.get("type"), "type", JobType),
+        "name": _name(query.get("name")),
     }
+
+
+def _name(text: str | None) -> str | None:
+    if text is not None and not 0 < len(text) <= LONGEST_NAME:
+        raise field_error("name", f"must have 1 to {LONGEST_NAME} characters, got {len(text)}")
+    return text
 
 
 def _choice(text: str | None, name: str, kind: type[Choice]) -> Choice | None:
