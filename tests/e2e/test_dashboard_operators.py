@@ -141,7 +141,7 @@ def test_every_page_for_operators_is_accessible_and_fits(
     look: tuple[tuple[int, int], Scheme],
 ) -> None:
     size, scheme = look
-    submit(ann, SLOW, name="A rather long name of a job " * 4)
+    submit(ann, SLOW, name="A rather long name of a job " * 3)
     pages = {
         "operators": "table.runs",
         "operators?caller=ann": "table.runs",

@@ -20,7 +20,7 @@ from conveyor.domain.task import Attempt, Task, TaskStatus
 from conveyor.domain.webhook import Webhook
 from conveyor.ports.control_queue import DeadLetter
 from conveyor.ports.coordination import Member
-from conveyor.steps.operators import CallerView, Health, LiveRunView
+from conveyor.steps.operators import CallerView, Health, LiveRun
 from conveyor.steps.read import JobView, RunView
 from conveyor.steps.rerun import Rerunning
 
@@ -281,14 +281,14 @@ def callers_shown(views: Sequence[CallerView], next_cursor: str | None) -> wire.
     return wire.WireCallers(shown, next_cursor)
 
 
-def live_runs_shown(views: Sequence[LiveRunView], next_cursor: str | None) -> wire.WireLiveRuns:
+def live_runs_shown(views: Sequence[LiveRun], next_cursor: str | None) -> wire.WireLiveRuns:
     shown = [
         wire.WireLiveRun(
-            caller=job.caller,
-            job_name=job.name,
-            run=run_shown(view.run, view.settled, view.waiting),
+            caller=one.job.caller,
+            job_name=one.job.name,
+            run=run_shown(one.run, one.settled, one.waiting, one.open_counts),
         )
-        for job, view in ((one.job, one.view) for one in views)
+        for one in views
     ]
     return wire.WireLiveRuns(shown, next_cursor)
 

@@ -3,10 +3,8 @@
 Also the steps of operators' commands, which run in the service or over stores opened offline.
 """
 
-import asyncio
 import socket
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from urllib.parse import urlsplit
@@ -34,10 +32,10 @@ from conveyor.api.handlers.webhooks import WebhookHandlers
 from conveyor.api.limits import BodyMemory, Connections, Rates
 from conveyor.api.links import Links
 from conveyor.app.engines import CODES, Engines, Stores, ports, shares_metadata, uses_folder
+from conveyor.app.health import measure_health, readiness
 from conveyor.app.steps import Steps, build_complete, build_steps, build_sweep
 from conveyor.domain.audit import Environment, MissedStep
 from conveyor.domain.ids import CallerId, JobId, RunId
-from conveyor.errors import StorageFull, Unavailable
 from conveyor.ports.coordination import Coordination, Member
 from conveyor.ports.encryption import KeyRing
 from conveyor.settings import DIRECT, Auth, Settings, shown
@@ -45,8 +43,8 @@ from conveyor.steps.api_keys import ApiKeyAdmin
 from conveyor.steps.auth import Authenticate
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.doctor.audit import Audit
-from conveyor.steps.doctor.doctor import LEAST_ROOM, Doctor
-from conveyor.steps.operators import EngineHealth, Health, Operators
+from conveyor.steps.doctor.doctor import Doctor
+from conveyor.steps.operators import Operators
 from conveyor.steps.rotate_encryption import LISTING_LAG, RotateEncryption
 from conveyor.steps.shared.members import Members
 from conveyor.steps.shared.notifier import Notifier
@@ -66,8 +64,6 @@ from conveyor.telemetry.process import ProcessMetrics
 from conveyor.timekeeping import Timekeeper
 
 WORKING = {"worker", "serve"}  # roles that run loops
-EngineRead = Callable[[], Awaitable[object]]
-READY_WITHIN = timedelta(seconds=3)  # probes of supervisors wait for seconds
 # Ports that `timed` does not wrap: the first two never wait, the others have their own metrics.
 NOT_TIMED = {"clock", "ids", "encryption", "gateway", "webhooks"}
 
@@ -116,18 +112,10 @@ def build_service(
         rotate_encryption=rotate_encryption,
         token=new_token(),
     )
-    ready = _readiness(engines, steps.dispatcher, runs_workers=runs_workers)
+    ready = readiness(engines, steps.dispatcher, runs_workers=runs_workers)
     members = _members(engines, role)
     if serves_api:
-        app = _application(
-            settings,
-            engines,
-            metrics,
-            steps,
-            all_callers=_all_callers(settings, engines, steps, members),
-            operators=operators,
-            ready=ready,
-        )
+        app = _application(settings, engines, metrics, steps, operators, me=members.me, ready=ready)
     else:
         memory = BodyMemory(settings.bodies_in_flight)
         app = build_monitoring_app(metrics, engines.ids, ready, body_memory=memory)
@@ -233,9 +221,9 @@ def _application(
     engines: Engines,
     metrics: Metrics,
     steps: Steps,
-    *,
-    all_callers: AllCallersHandlers,
     operators: OperatorHandlers,
+    *,
+    me: Member,
     ready: Ready,
 ) -> Application:
     rates = Rates(
@@ -246,7 +234,7 @@ def _application(
     )
     callers = _callers(settings, steps.authenticate)
     return build_app(
-        _handlers(settings, engines, metrics, steps, all_callers=all_callers, operators=operators),
+        _handlers(settings, engines, metrics, steps, operators, me=me),
         Admission(callers, rates, Connections(settings.caller_connections)),
         metrics,
         engines.ids,
@@ -261,9 +249,9 @@ def _handlers(
     engines: Engines,
     metrics: Metrics,
     steps: Steps,
-    *,
-    all_callers: AllCallersHandlers,
     operators: OperatorHandlers,
+    *,
+    me: Member,
 ) -> Handlers:
     jobs = JobHandlers(
         limits=settings.limits,
@@ -287,32 +275,23 @@ def _handlers(
     webhooks = WebhookHandlers(
         webhooks=steps.manage_webhooks, signing_keys=steps.rotate_signing_keys
     )
+    all_callers = _all_callers(settings, engines, steps, me)
     return Handlers(jobs, files, webhooks, all_callers, operators)
 
 
 def _all_callers(
-    settings: Settings, engines: Engines, steps: Steps, members: Members
+    settings: Settings, engines: Engines, steps: Steps, me: Member
 ) -> AllCallersHandlers:
-    reads = _engine_reads(engines)
-
-    async def check_health() -> Health:
-        engine_of = {name: urlsplit(getattr(settings, name)).scheme for name in reads}
-        return Health(
-            await asyncio.gather(
-                *(_measure_engine(name, engine_of[name], read) for name, read in reads.items())
-            ),
-            (await engines.disk_space()).free if engines.disk_space else None,
-        )
-
     operators = Operators(
         metadata=engines.metadata,
         tasks=engines.tasks,
         control_queue=engines.control_queue,
         coordination=engines.coordination,
         clock=engines.clock,
-        me=members.me,
-        check_health=check_health,
+        me=me,
+        check_health=lambda: measure_health(settings, engines),
         waits=steps.read.waits,
+        open_counts=steps.read.open_counts,
     )
     return AllCallersHandlers(operators=operators, lifecycle=steps.lifecycle, read=steps.read)
 
@@ -326,69 +305,6 @@ def _callers(settings: Settings, authenticate: Authenticate) -> Callers:
         gateway_key=settings.gateway_key or None,
         takes_key=settings.gateway != DIRECT,
     )
-
-
-def _readiness(engines: Engines, dispatcher: Dispatcher, *, runs_workers: bool) -> Ready:
-    """Return the check behind `/readyz`: one small read of each engine, and free disk space.
-
-    It raises `Unavailable`, with the name of the engine, when one does not answer or the disk is
-    full. A process without workers serves every request without coordination.
-    """
-    reads = _engine_reads(engines)
-    if not runs_workers:
-        del reads["coordination"]
-
-    async def ready() -> None:
-        free = (await engines.disk_space()).free if engines.disk_space else LEAST_ROOM
-        if free < LEAST_ROOM:
-            raise StorageFull(
-                f"The disk of the data folder must have {LEAST_ROOM >> 20} MiB free, has "
-                f"{free >> 20} MiB: free some disk space"
-            )
-        checks = [_check_engine(name, read) for name, read in reads.items()]
-        for failure in await asyncio.gather(*checks, return_exceptions=True):
-            if failure is not None:
-                raise failure
-        # Last: if the storage of bodies does not answer, that is the cause.
-        if dispatcher.storage.is_closed:
-            raise StorageFull("The storage of bodies must take every page: free some disk space")
-
-    return ready
-
-
-def _engine_reads(engines: Engines) -> dict[str, EngineRead]:
-    """Return one small read of each engine, by the kind of state that it holds."""
-    reads: dict[str, EngineRead] = {
-        "metadata": lambda: engines.metadata.live_runs(limit=1),
-        "tasks": lambda: engines.tasks.runs_held(limit=1),
-        "control_queue": lambda: engines.control_queue.is_live("ready", "ready"),
-        "bodies": lambda: engines.bodies.names(JobId("ready"), RunId("ready"), limit=1),
-        "blobs": lambda: engines.blobs.length("ready"),
-        "coordination": lambda: engines.coordination.held("ready"),
-    }
-    if queues := engines.queues:
-        reads["queues"] = lambda: queues.receive(RunId("ready"), 1)
-    return reads
-
-
-async def _measure_engine(name: str, engine: str, read: EngineRead) -> EngineHealth:
-    started, error = time.monotonic(), None
-    try:
-        await _check_engine(name, read)
-    except Unavailable as failure:
-        error = str(failure)
-    elapsed_ms = round(1_000 * (time.monotonic() - started))
-    return EngineHealth(holds=name, engine=engine, elapsed_ms=elapsed_ms, error=error)
-
-
-async def _check_engine(name: str, read: EngineRead) -> None:
-    try:
-        async with asyncio.timeout(READY_WITHIN.total_seconds()):
-            await read()
-    except TimeoutError:
-        raise Unavailable(f"The engine of {name} does not answer in time") from None
-    except Unavailable as error:
-        raise Unavailable(f"The engine of {name} does not answer: {error}") from error
 
 
 def _timekeeper(engines: Engines) -> Timekeeper | None:

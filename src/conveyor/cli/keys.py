@@ -25,6 +25,10 @@ NOT_DECRYPTED = (
     "encryption.key back and repeat the command, or give them up with --force: "
 )
 
+AllowedScope = Annotated[
+    Scope, typer.Option(help="What it may do, each with those before it: read, write, operator.")
+]
+
 keys = typer.Typer(
     help="API keys: create, list or revoke them; rotate the encryption key.",
     no_args_is_help=True,
@@ -42,10 +46,7 @@ def create(
         typer.Option(help="The caller it belongs to; a caller may have several [a new one]."),
     ] = None,
     name: Annotated[str, typer.Option(help="A name for the key.")] = "",
-    scope: Annotated[
-        Scope,
-        typer.Option(help="What it may do, each with those before it: read, write, operator."),
-    ] = Scope.WRITE,
+    scope: AllowedScope = Scope.WRITE,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Without the scope write.")
     ] = False,

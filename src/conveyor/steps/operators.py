@@ -5,7 +5,7 @@ only one that shows a caller's jobs to somebody else, and only routes for operat
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -15,9 +15,10 @@ import structlog
 from conveyor.domain import run as run_rules
 from conveyor.domain.api_key import ApiKey, KeyStatus
 from conveyor.domain.api_key import status as key_status
-from conveyor.domain.counts import ZERO, Counts
-from conveyor.domain.ids import ApiKeyId, CallerId, JobId
+from conveyor.domain.counts import Counts, OpenCounts, total
+from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
+from conveyor.domain.progress import Waiting
 from conveyor.domain.run import Run
 from conveyor.errors import NotFound
 from conveyor.ports.clock import Clock
@@ -25,7 +26,7 @@ from conveyor.ports.control_queue import DeadLetter, DeadLetters
 from conveyor.ports.coordination import Coordination, Member
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
-from conveyor.steps.read import RunView
+from conveyor.steps.shared.open_counts import FindOpenCounts, find_no_open_counts
 from conveyor.steps.shared.pagination import every, rows
 from conveyor.steps.shared.run_waits import FindWaits, find_no_waits
 
@@ -45,9 +46,12 @@ class CallerView(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts
 
 
-class LiveRunView(msgspec.Struct, frozen=True):
+class LiveRun(msgspec.Struct, frozen=True):
     job: Job
-    view: RunView
+    run: Run
+    settled: Counts
+    waiting: Waiting | None
+    open_counts: OpenCounts | None
 
 
 class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +112,7 @@ class Operators:
     me: Member
     check_health: Callable[[], Awaitable[Health]]
     waits: FindWaits = find_no_waits
+    open_counts: FindOpenCounts = find_no_open_counts
 
     async def callers(self, *, limit: int, after: str) -> tuple[list[CallerView], str | None]:
         """A page of the callers that have an API key or a live run, by name; and its cursor.
@@ -131,39 +136,32 @@ class Operators:
             if found := first.get(run.caller):
                 found.runs.append(run)
         known = first.first()
-        views = [await self._caller(*one) for one in known[:limit]]
-        return views, views[-1].caller if len(known) > limit else None
+        page = known[:limit]
+        settled = await self._settled([run.id for _, found in page for run in found.runs])
+        views = [_caller_view(caller, found, settled) for caller, found in page]
+        return views, page[-1][0] if len(known) > limit else None
 
-    async def _caller(self, caller: CallerId, found: _Found) -> CallerView:
-        counts, open_tasks = ZERO, 0
-        for start in range(0, len(found.runs), PAGE):
-            some = found.runs[start : start + PAGE]
-            settled = await self.tasks.counts([run.id for run in some])
-            for run in some:
-                counts += run_rules.counts(run, settled[run.id])
-                open_tasks += run_rules.open_tasks(run, settled[run.id])
-        return CallerView(
-            caller=caller,
-            active_keys=found.active_keys,
-            last_used_at=found.last_used_at,
-            live_runs=len(found.runs),
-            open_tasks=open_tasks,
-            counts=counts,
-        )
+    async def _settled(self, run_ids: Sequence[RunId]) -> Mapping[RunId, Counts]:
+        settled = dict[RunId, Counts]()
+        for start in range(0, len(run_ids), PAGE):
+            settled |= await self.tasks.counts(run_ids[start : start + PAGE])
+        return settled
 
     async def live_runs(
         self, *, limit: int, after: str, caller: CallerId | None = None
-    ) -> tuple[list[LiveRunView], str | None]:
+    ) -> tuple[list[LiveRun], str | None]:
         """A page of the live runs of all callers, or of one, oldest first; and its cursor."""
         found = await self._live_runs(limit + 1, after, caller)
         page = found[:limit]
         jobs = await asyncio.gather(*(self.metadata.get(Job, run.job_id) for run in page))
         # A listing may lag: its job may be gone.
         pairs = [(job, run) for job, run in zip(jobs, page, strict=True) if job]
+        open_counts = await self.open_counts([run for _, run in pairs])
         settled = await self.tasks.counts([run.id for _, run in pairs])
         waits = await self.waits(pairs)
         views = [
-            LiveRunView(job, RunView(run, settled[run.id], waits.get(run.id))) for job, run in pairs
+            LiveRun(job, run, settled[run.id], waits.get(run.id), open_counts.get(run.id))
+            for job, run in pairs
         ]
         return views, page[-1].id if len(found) > limit else None
 
@@ -203,3 +201,14 @@ class Operators:
         if job is None or job.status is JobStatus.DELETED:
             raise NotFound("No such job")
         return job.caller
+
+
+def _caller_view(caller: CallerId, found: _Found, settled: Mapping[RunId, Counts]) -> CallerView:
+    return CallerView(
+        caller=caller,
+        active_keys=found.active_keys,
+        last_used_at=found.last_used_at,
+        live_runs=len(found.runs),
+        open_tasks=sum(run_rules.open_tasks(run, settled[run.id]) for run in found.runs),
+        counts=total(run_rules.counts(run, settled[run.id]) for run in found.runs),
+    )

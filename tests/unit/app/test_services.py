@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from conveyor.app import services
+from conveyor.app import health
 from conveyor.app.engines import open_engines
 from conveyor.app.roles import work
 from conveyor.app.services import build_service
@@ -143,7 +143,7 @@ async def test_a_service_with_an_engine_that_does_not_answer_is_not_ready(
 async def test_readiness_waits_for_no_engine_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(services, "READY_WITHIN", timedelta(seconds=1))
+    monkeypatch.setattr(health, "READY_WITHIN", timedelta(seconds=1))
     async with _api_without("bodies", tmp_path, engine=_Hanging()) as api:
         answer = await api.get("/readyz")
     assert answer.status_code == 503

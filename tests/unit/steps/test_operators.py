@@ -15,7 +15,7 @@ from conveyor.domain.progress import Waiting, WaitReason
 from conveyor.domain.task import Task
 from conveyor.errors import NotFound, Unavailable
 from conveyor.ports.coordination import Member
-from conveyor.steps.operators import CallerView, LiveRunView, Operators
+from conveyor.steps.operators import CallerView, LiveRun, Operators
 from conveyor.steps.shared.attempt import FinishedAttempt
 from conveyor.testing.clock import NOON
 from tests.harness.memory_service import (
@@ -74,10 +74,8 @@ async def every_caller(one: Operators, limit: int) -> list[CallerView]:
         after = cursor
 
 
-async def every_run(
-    one: Operators, limit: int, caller: CallerId | None = None
-) -> list[LiveRunView]:
-    found, after = list[LiveRunView](), ""
+async def every_run(one: Operators, limit: int, caller: CallerId | None = None) -> list[LiveRun]:
+    found, after = list[LiveRun](), ""
     while True:
         page, cursor = await one.live_runs(limit=limit, after=after, caller=caller)
         assert len(page) <= limit
@@ -126,10 +124,10 @@ async def test_live_runs_of_all_callers_come_oldest_first(house: House, limit: i
     made = [await submit(house, caller) for caller in (CLEO, ANN, BOB, ANN)]
     await house.lifecycle.stop(BOB, made[2][0])
     found = await every_run(operators(house), limit)
-    assert [one.view.run.id for one in found] == [run for _, run in made if run != made[2][1]]
+    assert [one.run.id for one in found] == [run for _, run in made if run != made[2][1]]
     assert [one.job.caller for one in found] == [CLEO, ANN, ANN]
     of_ann = await every_run(operators(house), limit, ANN)
-    assert [one.view.run.id for one in of_ann] == [made[1][1], made[3][1]]
+    assert [one.run.id for one in of_ann] == [made[1][1], made[3][1]]
 
 
 async def test_a_live_run_tells_what_it_waits_for(house: House) -> None:
@@ -140,7 +138,7 @@ async def test_a_live_run_tells_what_it_waits_for(house: House) -> None:
         return {run_id: waiting}
 
     [found] = await every_run(operators(house, waits=waits), 10)
-    assert found.view.waiting == waiting
+    assert found.waiting == waiting
 
 
 async def test_a_dead_letter_is_listed_and_redriven_once(house: House) -> None:

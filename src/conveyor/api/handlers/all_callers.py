@@ -95,7 +95,7 @@ class AllCallersHandlers:
             "operator.acted", action=action, job_id=job, run_id=run.id, caller=caller, by=by.caller
         )
         view = await self.read.run(caller, job, run.id)
-        return json_response(render.run_shown(view.run, view.settled, view.waiting))
+        return json_response(render.run_view_shown(view))
 
 
 def _caller(text: str) -> CallerId:
