@@ -118,6 +118,7 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("gateway_key_check.py", "gateway.fetch"): ONLY_READ,
     ("rerun.py", "tasks.page"): ONLY_READ,
     ("sweeper.py", "tasks.page"): ONLY_READ,
+    ("task_reads.py", "tasks.get"): ONLY_READ,
 }
 # Methods of ports that no scenario comes by.
 NOT_CALLED: dict[str, str] = {
@@ -159,7 +160,6 @@ NOT_CROSSED_IF_SHARED: dict[tuple[str, str], str] = {
     ("rotate_encryption.py", "metadata.page(Job)"): SHARED_KEYS,
     ("rotate_encryption.py", "metadata.page(OutboxEvent)"): SHARED_KEYS,
     ("rotate_encryption.py", "metadata.page(SigningKeys)"): SHARED_KEYS,
-    ("task_reads.py", "tasks.get"): ONLY_READ,
 }
 CROSSED_IF_SHARED = {
     ("gateway_key_check.py", "encryption.decrypt"),
@@ -171,6 +171,8 @@ CROSSED_IF_SHARED = {
     ("lost_messages.py", "work.enqueue"),
     ("permit.py", "coordination.reserve"),
     ("run_waits.py", "encryption.decrypt"),
+    ("saved_cursors.py", "coordination.recall"),
+    ("saved_cursors.py", "coordination.remember"),
     ("shared_limits.py", "coordination.recall"),
 }
 

@@ -188,21 +188,17 @@ PATHS: dict[str, Document] = {
 AFTER_ID: Document = {"type": "string", "pattern": f"^({ULID.pattern})?$"}
 AFTER_TASK: Document = {"type": "string", "pattern": f"^({TASK_ID.pattern})?$"}
 LISTED = _whole(1, cursor.MOST_LISTED) | {"default": cursor.DEFAULT_LIMIT}
+JOBS: dict[str, Document] = {
+    "status": {"enum": list(JobStatus)},
+    "type": {"enum": list(JobType)},
+    "name": {"type": "string", "minLength": 1, "maxLength": submission.LONGEST_NAME},
+    "limit": LISTED,
+    "cursor": AFTER_ID,
+}
 # Handler -> query parameter -> schema.
 QUERIES: dict[str, dict[str, Document]] = {
-    "list_jobs": {
-        "status": {"enum": list(JobStatus)},
-        "type": {"enum": list(JobType)},
-        "name": {"type": "string", "minLength": 1, "maxLength": submission.LONGEST_NAME},
-        "limit": LISTED,
-        "cursor": AFTER_ID,
-    },
-    "list_jobs_of_caller": {
-        "status": {"enum": list(JobStatus)},
-        "type": {"enum": list(JobType)},
-        "limit": LISTED,
-        "cursor": AFTER_ID,
-    },
+    "list_jobs": JOBS,
+    "list_jobs_of_caller": JOBS,
     "list_callers": {
         "limit": LISTED,
         "cursor": {"type": "string", "pattern": f"^({api_key.CALLER.pattern})?$"},
