@@ -101,9 +101,12 @@ class Callers:
         """Make a call that changes something, and hold its answer to what its key promises (I9)."""
         slot = (request.caller, request.key or "")
         if slot in self.under_way:
+            record = self._record(slot)
             answer = await self.world.call(request)
             if not self.world.lags:
                 assert answer.code == "idempotency_key_conflict", answer
+            elif record and answer.status < 300:
+                self._check_again(request, record, answer)
             elif answer.status < 300 and request == self.under_way[slot]:
                 # Another service was first. The call that is under way must be answered alike.
                 self.heard[slot] = answer
@@ -113,22 +116,25 @@ class Callers:
             return answer
         if request.key:
             self.under_way[slot] = request
-        record = self.keys.get(slot)
-        replayed = record is not None and self.world.clock.now() < record.at + DAY
-        if record and replayed:
-            answer = await self._again(request, record)
+        if record := self._record(slot):
+            answer = await self.world.call(request)
+            self._check_again(request, record, answer)
         else:
             answer = await self._first(request, effect)
             if heard := self.heard.pop(slot, None):
                 assert (answer.status, answer.body) == (heard.status, heard.body), (answer, heard)
-        self.replayed = replayed
+        self.replayed = record is not None
         self.under_way.pop(slot, None)
         return answer
 
-    async def _again(self, request: Request, record: Record) -> Answer:
-        answer = await self.world.call(request)
+    def _record(self, slot: tuple[str, str]) -> Record | None:
+        """What the key promises, while it does."""
+        record = self.keys.get(slot)
+        return record if record and self.world.clock.now() < record.at + DAY else None
+
+    def _check_again(self, request: Request, record: Record, answer: Answer) -> None:
         if answer.status == UNAVAILABLE:
-            return answer
+            return
         if request != record.request:
             assert answer.code == "idempotency_key_conflict", (request, record, answer)
         elif record.answer is None:
@@ -138,7 +144,6 @@ class Callers:
         else:
             known = (record.answer.status, record.answer.body)
             assert (answer.status, answer.body) == known, (answer, record)
-        return answer
 
     async def _first(self, request: Request, effect: Effect) -> Answer:
         slot = (request.caller, request.key or "")

@@ -208,7 +208,7 @@ class Machine(RuleBasedStateMachine):
             self.runner.run(self.world.renew())
         self.world.clock.advance(by)
         if by >= DAY:  # no call takes so long: what was claimed is never finished
-            self.world.claimed.clear()
+            self.world.forget_claims()
         if isinstance(then, int):
             self.runner.run(self._restart(then))
 

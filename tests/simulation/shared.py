@@ -233,6 +233,11 @@ class SharedWorld(World):
         """`finish` makes a new list of the claimed tasks."""
         self.services[self.in_use].claimed = self.claimed
 
+    def forget_claims(self) -> None:
+        World.forget_claims(self)
+        for one in self.services.values():
+            one.claimed.clear()
+
     async def kill(self) -> None:
         """End the service in use; the others know nothing of it."""
         self.deaths += 1

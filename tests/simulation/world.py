@@ -329,6 +329,9 @@ class World:
             [Held(one.task.run_id, one.task.id, one.task.claim_no) for one in self.claimed]
         )
 
+    def forget_claims(self) -> None:
+        self.claimed.clear()
+
     async def finish(self, claimed: Sequence[ClaimedTask], outcomes: Sequence[str]) -> None:
         """Let the gateway answer claimed tasks so, and settle them in one group."""
         self.claimed = [one for one in self.claimed if one not in claimed]
