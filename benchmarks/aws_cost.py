@@ -106,6 +106,7 @@ def scenes() -> list[Scene]:
             for page in (0.05, 1.0, 5.0)
             for shards in (1, 8)
         ),
+        Scene(page=20.0, shards=1, tasks=1_000, goal=4.5),
         Scene(page=20.0, shards=8, tasks=1_000, goal=4.5),
         Scene(page=1.0, shards=1, tasks=1_000, goal=6.5, refuses_first=True),
         Scene(page=1.0, shards=8, tasks=1_000, goal=6.5, refuses_first=True),
@@ -260,8 +261,8 @@ def throughput_figures(tasks: int) -> list[Figure]:
     return [
         Figure(f"{where}, 1 shard: times the least possible", one.seconds / ideal, 1.5),
         Figure(f"{where}, 8 shards: times as fast", one.seconds / eight.seconds, 6, is_least=True),
-        Figure("a small job beside it, 1 shard: seconds late", one.slowest_small - quiet, 1),
-        Figure("a small job beside it, 8 shards: seconds late", eight.slowest_small - quiet, 1),
+        Figure("a small job beside it, 1 shard: seconds late", one.slowest_small - quiet, 0.2),
+        Figure("a small job beside it, 8 shards: seconds late", eight.slowest_small - quiet, 0.2),
     ]
 
 

@@ -56,6 +56,7 @@ from conveyor.domain.task import (
 )
 from conveyor.domain.task_list import decompress, reader, rows, spec
 from conveyor.domain.webhook import SCHEMA
+from conveyor.steps.dispatch import write_window
 from conveyor.steps.dispatch.config import SETTLE_LOOPS, DispatchConfig
 from conveyor.steps.shared.work_limits import TURN
 from conveyor.testing.factories import a_stored_body, a_task
@@ -448,10 +449,19 @@ def test_the_figures_of_the_dispatcher_are_those_of_its_config() -> None:
     [table] = tables("11.1 The dispatcher")
     told = {row["figure"]: row["value"] for row in table}
     config = DispatchConfig()
-    assert told["claims under way at once"] == str(config.claim_loops)
-    assert told["groups being settled at once"] == str(SETTLE_LOOPS)
+    assert told["claims under way at once"].startswith(f"{config.claim_loops}, on a queue one")
+    assert told["groups being settled at once"].startswith(f"{SETTLE_LOOPS}, where")
     assert told["tasks worth a claim or a settle"].startswith(f"{config.batch}, on a queue 10,")
     assert f"{config.prefetch / timedelta(milliseconds=1):g} ms" in section("11.1 The dispatcher")
+
+
+def test_the_window_of_a_slow_run_is_the_codes() -> None:
+    told = section("11.1 The dispatcher")
+    assert f"for at most {write_window.MOST_CLAIMED} tasks" in told
+    assert f"The window is {write_window.FIRST_WINDOW} at first." in told
+    assert f"more than {write_window.SLOW_WRITE:g} s halves it" in told
+    assert f"down to {write_window.LEAST_WINDOW};" in told
+    assert f"any other makes it {write_window.STEP} larger" in told
 
 
 # 11.11 Webhooks.

@@ -195,6 +195,7 @@ class Fleet:
     per_host: int | None = None
     hosts: int = 1
     is_closed: bool = True  # the run; an open one waits for more tasks for ever
+    own_keys: bool = False  # each job has a gateway key of its own
     rows_away: bool = False
     groups: bool = False  # messages share calls, as over SQS
     elsewhere: Queues | None = None  # queues to use instead of those in memory
@@ -235,7 +236,9 @@ class Fleet:
             status=JobStatus.CLOSED if self.is_closed else JobStatus.OPEN,
             max_inflight=self.cap,
             max_per_host=self.per_host,
-            encrypted_gateway_key=self.encryption.encrypt("key", context=f"{CALLER}|{job_id}"),
+            encrypted_gateway_key=self.encryption.encrypt(
+                job_id if self.own_keys else "key", context=f"{CALLER}|{job_id}"
+            ),
         )
         run = a_run(
             id=run_id,

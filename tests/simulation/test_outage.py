@@ -291,9 +291,9 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     began: list[float] = []
     claim_round = Claimer.claim_round
 
-    async def counted(self: Claimer, group: asyncio.TaskGroup) -> int:
+    async def counted(self: Claimer, *groups: asyncio.TaskGroup) -> int:
         began.append(self.clock.monotonic())
-        return await claim_round(self, group)
+        return await claim_round(self, *groups)
 
     monkeypatch.setattr(Claimer, "claim_round", counted)
     return began

@@ -1,10 +1,12 @@
 """Settle: store the results of attempts as bodies, rows and counts, many at a time.
 
 The order is bodies, then rows with counts, then the completion check, then the acknowledgement. The
-writes of a claim that no longer holds its task have no effect, and its body is removed.
+writes of a claim that no longer holds its task have no effect, and its body is removed. Tasks of several
+runs share each write; once one has failed, the writes of each run are repeated by themselves.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +40,8 @@ from conveyor.steps.shared.notifier import Notifier
 
 log = structlog.get_logger()
 
+Ended = tuple[FinishedAttempt, Outcome]  # with its page stored, if there is one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
@@ -57,7 +61,7 @@ class Settle:
     async def settle(
         self, ended: Sequence[FinishedAttempt], writing: Callable[[bool], None] = lambda _: None
     ) -> bool | None:
-        """Settle finished attempts; repeat the writes while an engine is unavailable.
+        """Settle finished attempts; repeat the writes of a run while an engine is unavailable for it.
 
         An `AttemptFailed` may arrive up to 5 s after its call ended: `GatewayHealth` holds results
         that may be the gateway's fault. The dispatcher renews the leases meanwhile. If a lease
@@ -66,14 +70,7 @@ class Settle:
         whether all pages could be stored; None when there was no page.
         """
         outcomes = await self._store_bodies(ended)
-
-        async def record(again: bool) -> None:
-            writing(not again)
-            await self._record(ended, outcomes, again=again)
-
-        await self._repeat(record)
-        await self._repeat(lambda again: self._follow_up(ended, outcomes, again=again))
-        await self._ack([attempt.task for attempt in ended])
+        await self._write(list(zip(ended, outcomes, strict=True)), writing)
         if any(isinstance(outcome, Interrupted) and outcome.not_stored for outcome in outcomes):
             return False
         return True if any(isinstance(outcome, Scraped) for outcome in outcomes) else None
@@ -91,16 +88,39 @@ class Settle:
         except Unavailable as error:
             log.warning("ack.unavailable", why=str(error))  # the messages are delivered again
 
-    async def _repeat(self, write: Callable[[bool], Awaitable[None]]) -> None:
-        """Repeat a write until it succeeds; its argument says whether an earlier try may have."""
-        again = False
+    async def _write(
+        self,
+        ended: Sequence[Ended],
+        writing: Callable[[bool], None],
+        *,
+        recorded: bool = False,
+        again: bool = False,
+    ) -> None:
+        """Record and follow up until both succeed; `again`: an earlier try may have.
+
+        After a failure each run goes on by itself, so that none waits for a run whose writes are
+        refused.
+        """
         while True:
             try:
-                return await write(again)
+                if not recorded:
+                    writing(not again)
+                    await self._record(ended, again=again)
+                    recorded, again = True, False
+                await self._follow_up(ended, again=again)
+                break
             except Unavailable as error:
                 again = True
                 log.warning("settle.unavailable", why=str(error))
                 await asyncio.sleep(self.outage.total_seconds())
+            if len(runs := _by_run(ended)) > 1:
+                async with asyncio.TaskGroup() as group:
+                    for of_run in runs:
+                        group.create_task(
+                            self._write(of_run, writing, recorded=recorded, again=True)
+                        )
+                return
+        await self._ack([attempt.task for attempt, _ in ended])
 
     async def _store_bodies(self, ended: Sequence[FinishedAttempt]) -> list[Outcome]:
         """Store the bodies of fetched pages. Tasks whose page cannot be stored go back uncharged."""
@@ -124,9 +144,7 @@ class Settle:
             for attempt in ended
         ]
 
-    async def _record(
-        self, ended: Sequence[FinishedAttempt], outcomes: Sequence[Outcome], *, again: bool
-    ) -> None:
+    async def _record(self, ended: Sequence[Ended], *, again: bool) -> None:
         """Write decisions, history and counts."""
         settlements = [
             Settlement(
@@ -135,7 +153,7 @@ class Settle:
                 claim_no=attempt.task.claim_no,
                 decision=decide(attempt.task, outcome, attempt.assignment.policy),
             )
-            for attempt, outcome in zip(ended, outcomes, strict=True)
+            for attempt, outcome in ended
         ]
         settled = await self.work.settle(settlements)
         dropped = [one for one, done in zip(settlements, settled, strict=True) if not done]
@@ -153,20 +171,18 @@ class Settle:
         with suppress(Unavailable):  # harmless: no row refers to them
             await self.bodies.remove([result.locator for result in results if result])
 
-    async def _follow_up(
-        self, ended: Sequence[FinishedAttempt], outcomes: Sequence[Outcome], *, again: bool
-    ) -> None:
+    async def _follow_up(self, ended: Sequence[Ended], *, again: bool) -> None:
         """Fail the runs whose account is blocked, and complete those that are done."""
         blocked: dict[RunId, AccountBlocked] = {
             attempt.task.run_id: outcome
-            for attempt, outcome in zip(ended, outcomes, strict=True)
+            for attempt, outcome in ended
             if isinstance(outcome, AccountBlocked)
         }
         for run_id, why in blocked.items():
             # The account is blocked for all runs with the gateway key: each would lose a call to find out.
             for sibling in {run_id, *self.same_key(run_id)}:
                 await self._fail_run(sibling, why)
-        run_ids = {attempt.task.run_id for attempt in ended}
+        run_ids = {attempt.task.run_id for attempt, _ in ended}
         await self._check_completions(run_ids)
         # An earlier try may have completed a run and failed before it woke the dispatcher.
         for run_id in run_ids if again else ():
@@ -208,6 +224,13 @@ class Settle:
             log.warning("run.failed", job_id=run.job_id, run_id=run_id, reason=why.reason)
         await self.work.close(run_id)
         self.notifier.run_changed(run_id)
+
+
+def _by_run(ended: Sequence[Ended]) -> list[list[Ended]]:
+    runs: defaultdict[RunId, list[Ended]] = defaultdict(list)
+    for attempt, outcome in ended:
+        runs[attempt.task.run_id].append((attempt, outcome))
+    return list(runs.values())
 
 
 def _name(ended: FinishedAttempt) -> BodyName:

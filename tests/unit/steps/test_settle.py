@@ -1,9 +1,12 @@
 """What came of attempts becomes bodies, rows and counts: each once, or not at all."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -19,12 +22,14 @@ from conveyor.domain.task import (
     AttemptFailed,
     Interrupted,
     Outcome,
+    Settlement,
     Task,
     TaskStatus,
     Throttled,
 )
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.ports.bodies import Spool
+from conveyor.ports.work import Held, Work
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, CallResult, Fetched, FinishedAttempt
 from conveyor.testing.factories import a_problem, scraped, settlement
 from tests.harness.memory_service import (
@@ -332,6 +337,37 @@ async def test_settling_insists_while_an_engine_is_away(call: str, times: int) -
     await house.check_counts(run.id)
 
 
+@pytest.mark.parametrize("call", ["settle", "close"])
+async def test_a_run_whose_writes_are_refused_holds_back_no_other(call: str) -> None:
+    house, job, [task] = await _claimed(1)
+    other_id, other_run = await house.submit(1)
+    other = await house.job(other_id)
+    [of_other] = await house.work.claim({other_run: 1})
+    refused = asyncio.Event()
+    work = _Refusing(house.work, _run_of(job), call, refused)
+    steps = replace(house.settle, work=cast("Work", work), outage=timedelta(milliseconds=1))
+    result = BLOCKED if call == "close" else PAGE  # a blocked account closes its run
+    settling = asyncio.create_task(
+        steps.settle(
+            [
+                FinishedAttempt(task, an_assignment(job), result),
+                FinishedAttempt(of_other, an_assignment(other), PAGE),
+            ]
+        )
+    )
+    async with asyncio.timeout(5):
+        while (await house.run(other_run)).is_live or work.refusals < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert not settling.done()
+    assert (await house.run(other_run)).status is RunStatus.COMPLETED
+    assert work.acked == {other_run}
+
+    refused.set()
+    assert await settling is True
+    await house.check_counts(_run_of(job))
+    await house.check_counts(other_run)
+
+
 async def test_an_ack_that_fails_is_not_insisted_upon() -> None:
     house, job, [task] = await _claimed(1)
     with away(house.trace, "work.ack", Unavailable("away")):
@@ -373,6 +409,32 @@ async def test_tasks_found_final_have_their_runs_checked_once_and_are_acked() ->
 
     assert house.trace.of("metadata.commit", "work.ack") == ["metadata.commit", "work.ack"]
     assert (await house.run(_run_of(job))).status is RunStatus.COMPLETED
+
+
+class _Refusing:
+    """Work that refuses a call as long as it concerns a run."""
+
+    def __init__(self, work: Work, run_id: RunId, call: str, ended: asyncio.Event) -> None:
+        self._work, self._run_id, self._call, self._ended = work, run_id, call, ended
+        self.refusals = 0
+        self.acked: set[RunId] = set()
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
+        self._check("settle", {one.run_id for one in settlements})
+        return await self._work.settle(settlements)
+
+    async def close(self, run_id: RunId) -> None:
+        self._check("close", {run_id})
+        await self._work.close(run_id)
+
+    async def ack(self, final: Sequence[Held]) -> None:
+        self.acked |= {one.run_id for one in final}
+        await self._work.ack(final)
+
+    def _check(self, call: str, run_ids: set[RunId]) -> None:
+        if call == self._call and self._run_id in run_ids and not self._ended.is_set():
+            self.refusals += 1
+            raise Unavailable("refused")
 
 
 async def _claimed(

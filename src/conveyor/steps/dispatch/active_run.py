@@ -36,6 +36,7 @@ from conveyor.domain.job import Job
 from conveyor.domain.run import PauseState, Run
 from conveyor.domain.task import AccountBlocked, Task
 from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
+from conveyor.steps.dispatch.write_window import WriteWindow
 from conveyor.steps.shared.attempt import Assignment, CallResult
 
 RATE_WINDOW = 0.05  # seconds over which finished calls are counted for a rate
@@ -216,6 +217,7 @@ class ActiveRun:
     prefetch: Prefetch
     hosts: HostSlots
     places: Places  # of the process
+    window: WriteWindow | None = None  # where the writes of each run may have a limit
     pending: int = 0  # calls to start, of claims that the engine has not answered
     calls: int = 0
     unsettled: int = 0
@@ -248,10 +250,14 @@ class ActiveRun:
         return bool(self.unsettled or self.pending or self.prefetch.pending)
 
     def room(self) -> int:
-        """How many more calls may start, by the caps of the job and of the gateway key."""
+        """How many more calls may start, by the limits of the job, the gateway key and the engine."""
         if not self.is_open:
             return 0
-        return min(self.job.max_inflight - self.calls - self.pending, self.key_state.limiter.room())
+        room = min(self.job.max_inflight - self.calls - self.pending, self.key_state.limiter.room())
+        if self.window is None:
+            return room
+        finished = self.unsettled - self.calls - len(self.prefetch.tasks)
+        return min(room, self.window.room(pending=self.pending, finished=finished))
 
     def demand(self) -> int:
         """How many tasks to claim, to start at once and to prefetch."""
@@ -292,6 +298,15 @@ class ActiveRun:
         """Claim nothing for a while: nothing is due, or there is no permit. Doubles each time."""
         self.idle = min(max(self.idle * 2, shortest.total_seconds()), longest.total_seconds())
         self.idle_until = now + self.idle
+
+    def pause_claims(self, until: float) -> None:
+        """Claim nothing for a while: its engine is unavailable."""
+        self.idle_until = until
+
+    def learn_speed(self, seconds: float) -> None:
+        """A claim or a settle of the run took so long."""
+        if self.window:
+            self.window.learn(seconds)
 
     def wake(self, run: Run) -> None:
         """Look for tasks at once: the run, as a consistent read shows it, is live."""

@@ -9,9 +9,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from conveyor.domain.concurrency import Demand, fair_shares
 from conveyor.domain.ids import RunId
 from conveyor.domain.task import Task
+from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.work import Work
 from conveyor.steps.dispatch.active_run import ActiveRun, ClaimGrant, Places
@@ -22,6 +25,8 @@ from conveyor.steps.dispatch.gateway_health import GatewayHealth
 from conveyor.steps.dispatch.permits import HostPermits, Permits
 from conveyor.steps.dispatch.shared_limits import GATEWAY, SharedLimits
 from conveyor.steps.dispatch.storage_pause import StoragePause
+
+log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,17 +44,21 @@ class Claimer:
     fetcher: Fetcher
     shared_limits: SharedLimits | None = None
 
-    async def claim_round(self, group: asyncio.TaskGroup) -> int:
-        """Claim as many tasks as there are places for and start them; return how many."""
+    async def claim_round(self, group: asyncio.TaskGroup, claims: asyncio.TaskGroup) -> int:
+        """Claim as many tasks as there are places for and start them; return how many.
+
+        With `claims_apart` each run is claimed in a coroutine of its own, in `claims`, and those
+        tasks are not among the returned.
+        """
         if self.storage.is_closed:
             return 0
         if self.health.is_open:
             return await self._probe(group)
         if self.places.free <= 0:
             return 0
-        ready = [
-            run for run in self.discovery.ready(self.rng) if run.claims < self.config.claims_of_run
-        ]
+        ready = self.discovery.ready(self.rng)
+        if self.config.claims_apart:
+            ready = [run for run in ready if not run.claims]
         if self.storage.is_probing:
             return await self._probe_storage(group, ready)
         demands = {
@@ -60,7 +69,8 @@ class Claimer:
         self.fetcher.unserved = frozenset(
             run_id for run_id, demand in demands.items() if shares.get(run_id, 0) < demand.tasks
         )
-        return await self._claim(group, _granted(ready, shares))
+        grants = _granted(ready, shares)
+        return await self._claim(group, grants, claims if self.config.claims_apart else None)
 
     async def _probe(self, group: asyncio.TaskGroup) -> int:
         """Start a single task while the breaker is open, if one is due."""
@@ -101,27 +111,63 @@ class Claimer:
             self.storage.reopen()
         return claimed
 
-    async def _claim(self, group: asyncio.TaskGroup, grants: dict[ActiveRun, ClaimGrant]) -> int:
-        wants: Mapping[ActiveRun, int] = {}
-        started: Counter[ActiveRun] = Counter()
+    async def _claim(
+        self,
+        group: asyncio.TaskGroup,
+        grants: dict[ActiveRun, ClaimGrant],
+        claims: asyncio.TaskGroup | None = None,
+    ) -> int:
+        """Reserve permits and claim: all runs in one call, or each in a coroutine of `claims`."""
+        wants: dict[ActiveRun, int] = {}
         for run in grants:
             run.claims += 1
         try:
+            permits = await self.permits.reserve(grants)
+            wants = self._start_prefetched(permits, grants)
+        finally:
+            _end_claims({run: grant for run, grant in grants.items() if run not in wants})
+        if claims is None:
+            return await self._take(group, wants, permits, grants) if wants else 0
+        for run, want in wants.items():
+            claims.create_task(self._take_apart(group, run, want, permits, grants))
+        return 0
+
+    async def _take_apart(
+        self,
+        group: asyncio.TaskGroup,
+        run: ActiveRun,
+        want: int,
+        permits: Mapping[ActiveRun, int],
+        grants: Mapping[ActiveRun, ClaimGrant],
+    ) -> None:
+        try:
+            await self._take(group, {run: want}, permits, grants)
+        except Unavailable as error:
+            log.warning("dispatch.unavailable", run_id=run.id, why=str(error))
+            wait = self.config.unavailable_wait.total_seconds()
+            run.pause_claims(self.clock.monotonic() + wait)
+        self.fetcher.capacity_changed.set()
+
+    async def _take(
+        self,
+        group: asyncio.TaskGroup,
+        wants: Mapping[ActiveRun, int],
+        permits: Mapping[ActiveRun, int],
+        grants: Mapping[ActiveRun, ClaimGrant],
+    ) -> int:
+        """Claim tasks of runs in one call and start them; return how many."""
+        started: Counter[ActiveRun] = Counter()
+        began_at = self.clock.monotonic()
+        try:
             try:
-                permits = await self.permits.reserve(grants)
-                wants = self._start_prefetched(permits, grants)
-                tasks = (
-                    await self.work.claim({run.id: want for run, want in wants.items()})
-                    if wants
-                    else []
-                )
+                tasks = await self.work.claim({run.id: want for run, want in wants.items()})
                 hosts = await self._reserve_hosts(tasks)
                 started = self._start(group, tasks, permits, hosts)
             finally:
                 # Before the next await: from now on the started tasks themselves hold the places.
-                for run, grant in grants.items():
-                    run.end_claim(grant)
-                    run.claims -= 1
+                _end_claims({run: grants[run] for run in wants})
+                for run in wants:
+                    run.learn_speed(self.clock.monotonic() - began_at)
             await self.settle_final([task for task in tasks if task.is_final])
         finally:
             # Also when the engine is unavailable: permits without tasks would block other processes.
@@ -205,6 +251,12 @@ class Claimer:
                     host_permit=of_host.pop() if of_host else None,
                 )
         return started
+
+
+def _end_claims(grants: Mapping[ActiveRun, ClaimGrant]) -> None:
+    for run, grant in grants.items():
+        run.end_claim(grant)
+        run.claims -= 1
 
 
 def _granted(

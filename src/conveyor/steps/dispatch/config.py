@@ -31,7 +31,9 @@ class DispatchConfig:
     serve_idle: timedelta = timedelta()
     unavailable_wait: timedelta = timedelta(seconds=1)  # until an engine is tried again
     claim_loops: int = 3  # concurrent claims: one waits for the engine while another starts tasks
-    claims_of_run: int = 3  # of these loops, how many may claim of the same run at a time
+    # Each run is claimed by calls of its own, one at a time, whatever the number of loops. A call for
+    # several runs lasts as long as for the slowest of them.
+    claims_apart: bool = False
     # How long finished tasks may wait for more of their run to be settled with. Zero: not at all.
     settle_wait: timedelta = timedelta()
     # As many tasks are prefetched as a run is likely to start within this time.
@@ -74,6 +76,5 @@ def config_over_queues(concurrency: int) -> DispatchConfig:
         resync=timedelta(minutes=10),
         serve_idle=timedelta(minutes=10),
         prefetch=timedelta(),
-        # A run whose rows are throttled would occupy every loop, and delay all other runs.
-        claims_of_run=1,
+        claims_apart=True,
     )

@@ -51,6 +51,7 @@ from conveyor.steps.dispatch.active_run import (
 from conveyor.steps.dispatch.config import IDLE_RUNS, DispatchConfig
 from conveyor.steps.dispatch.gateway_keys import GatewayKeyState, KeyPermits
 from conveyor.steps.dispatch.permits import Permits
+from conveyor.steps.dispatch.write_window import WriteWindow
 from conveyor.steps.shared.attempt import Assignment
 
 PAGE = 1000
@@ -313,6 +314,7 @@ class Discovery:
             prefetch=Prefetch(horizon=timedelta() if shares_hosts else self.config.prefetch),
             hosts=HostSlots(job.max_per_host, is_shared=shares_hosts),
             places=self.places,
+            window=WriteWindow(self.config.concurrency) if self.config.claims_apart else None,
         )
 
     async def _update_job(self, active: ActiveRun) -> None:

@@ -5,10 +5,12 @@
 
 - **Discover** keeps the map of live runs (`Discovery`).
 - **Claim**, in several loops: divide the free places fairly between the runs that are ready, reserve
-  permits, claim that many tasks in one call, start them. A loop that claimed nothing waits until
-  `capacity_changed`, until a resting run is ready again or, in an outage, until a probe is due.
+  permits, claim that many tasks in one call, start them. On a queue each run is claimed in a coroutine
+  of its own. A loop that claimed nothing waits until `capacity_changed`, until a resting run is ready
+  again or, in an outage, until a probe is due.
 - **Fetch**: one coroutine for each call (`Fetcher`).
-- **Settle**, in several loops: write everything that has finished as one group.
+- **Settle**, in several loops: write everything that has finished as one group; or, where groups
+  have a price, each group of a run in a coroutine of its own (`SettleGroups`).
 - **Renew**: one timer renews all leases and permits.
 
 A place is the right to have one task started and not settled; a process has `concurrency` of them. A
@@ -206,7 +208,7 @@ class Dispatcher:
         """The first half of `round`, for tests of a crash before settling."""
         await self.discovery.refresh()
         async with asyncio.TaskGroup() as group:
-            await self.claimer.claim_round(group)
+            await self.claimer.claim_round(group, group)
         await self.renew()
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -272,39 +274,49 @@ class Dispatcher:
     # Claim.
 
     async def _claim_loop(self, stopping: asyncio.Event, group: asyncio.TaskGroup) -> None:
-        while not stopping.is_set():
-            # Cleared before the round: a change during it starts another one.
-            self.fetcher.capacity_changed.clear()
-            try:
-                claimed = await self.claimer.claim_round(group)
-            except Unavailable as error:
-                log.warning("dispatch.unavailable", why=str(error))
-                await asyncio.sleep(self.config.unavailable_wait.total_seconds())
-                continue
-            if not claimed:
-                await self._wait_for_capacity()
+        async with asyncio.TaskGroup() as claims:
+            while not stopping.is_set():
+                # Cleared before the round: a change during it starts another one.
+                self.fetcher.capacity_changed.clear()
+                try:
+                    claimed = await self.claimer.claim_round(group, claims)
+                except Unavailable as error:
+                    log.warning("dispatch.unavailable", why=str(error))
+                    await asyncio.sleep(self.config.unavailable_wait.total_seconds())
+                    continue
+                if not claimed:
+                    await self._wait_for_capacity()
 
     # Settle.
 
     async def _settle_loop(self) -> None:
-        while True:
-            if self.groups.waiting:
-                await self._wait_for(self.fetcher.any_finished, self.groups.next_at())
-            else:
-                await self.fetcher.any_finished.wait()
-            # Under load more tasks finish within milliseconds, and share the commit.
-            if len(self.fetcher.finished) < self.config.batch < len(self.inflight):
-                await asyncio.sleep(BATCH_WAIT.total_seconds())
-            self.fetcher.any_finished.clear()
-            await self.settle_finished()
+        async with asyncio.TaskGroup() as settling:
+            while True:
+                if self.groups.waiting:
+                    await self._wait_for(self.fetcher.any_finished, self.groups.next_at())
+                else:
+                    await self.fetcher.any_finished.wait()
+                # Under load more tasks finish within milliseconds, and share the commit.
+                if len(self.fetcher.finished) < self.config.batch < len(self.inflight):
+                    await asyncio.sleep(BATCH_WAIT.total_seconds())
+                self.fetcher.any_finished.clear()
+                if self.config.settle_wait:
+                    for closed in self._closed_groups():
+                        settling.create_task(self._settle_group(closed))
+                else:
+                    await self.settle_finished()
 
     async def settle_finished(self) -> None:
-        """Settle everything that has finished and need not wait for more, in one call."""
+        """Settle everything that has finished and need not wait for more."""
+        for closed in self._closed_groups():
+            await self._settle_group(closed)
+
+    def _closed_groups(self) -> list[Sequence[Finished]]:
         # Taken before the first await, so that another settle loop takes only what finishes later.
         finished, self.fetcher.finished = self.fetcher.finished, []
-        if not (closed := self.groups.closed(finished)):
-            return
-        self._wake_settle_loop()
+        return self.groups.closed(finished)
+
+    async def _settle_group(self, closed: Sequence[Finished]) -> None:
         self.settling += 1
         try:
             await self._settle(closed)
@@ -314,12 +326,17 @@ class Dispatcher:
             self._wake_settle_loop()
 
     def _wake_settle_loop(self) -> None:
-        """Let another loop wait for the groups that have not closed, while this one is busy."""
+        """Look again when the next group closes: one that waited for another may close now."""
         if self.groups.waiting:
             self.fetcher.any_finished.set()
 
     async def _settle(self, finished: Sequence[Finished]) -> None:
+        began_at = self.clock.monotonic()
+
         def writing(is_settling: bool) -> None:
+            nonlocal began_at
+            if is_settling:
+                began_at = self.clock.monotonic()
             for entry, _ in finished:
                 entry.is_settling = is_settling
 
@@ -338,6 +355,8 @@ class Dispatcher:
         settled = [entry for entry, _ in finished]
         self.fetcher.settled(settled)
         now = self.clock.monotonic()
+        if self.config.settle_wait:
+            settled[0].run.learn_speed(now - began_at)
         # Permits that this process cannot use now are released for other processes.
         resting = [
             run

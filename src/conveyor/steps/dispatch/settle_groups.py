@@ -7,8 +7,8 @@ tasks wait for more of their run. A group closes
 - at once if it is full, if nothing of its run is left to wait for, or at a stop;
 - at the latest after `settle_wait`.
 
-One group of a run is settled at a time, and what finishes meanwhile waits for the next. So groups grow
-while the engine is slow, and a run whose rows are throttled occupies one settle loop only.
+Each group is settled by itself, so that it waits for no other run. One group of a run is settled at a
+time, and what finishes meanwhile waits for the next: groups grow while the engine is slow.
 """
 
 import math
@@ -41,22 +41,20 @@ class SettleGroups:
     settling: set[RunId] = field(default_factory=set)
     is_stopping: bool = False
 
-    def closed(self, finished: Sequence[Finished]) -> Sequence[Finished]:
-        """Add finished tasks, and take those whose groups have closed; `end` must follow."""
+    def closed(self, finished: Sequence[Finished]) -> list[Sequence[Finished]]:
+        """Add finished tasks, and take the groups that have closed; `end` must follow for each."""
         if not self.config.settle_wait:
-            return finished
+            return [finished] if finished else []
         now = self.clock.monotonic()
         for entry, result in finished:
             group = self.waiting.setdefault(entry.run.id, WaitingGroup(now))
             group.tasks.append((entry, result))
-        taken: list[Finished] = []
-        for run_id in [one for one in self.waiting if self._closes_at(one) <= now]:
-            taken += self.waiting.pop(run_id).tasks
-            self.settling.add(run_id)
-        return taken
+        closed = [run_id for run_id in self.waiting if self._closes_at(run_id) <= now]
+        self.settling.update(closed)
+        return [self.waiting.pop(run_id).tasks for run_id in closed]
 
     def end(self, settled: Iterable[Finished]) -> None:
-        """The groups were settled."""
+        """A group was settled."""
         self.settling.difference_update(entry.run.id for entry, _ in settled)
 
     def next_at(self) -> float:

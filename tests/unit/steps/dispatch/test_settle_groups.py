@@ -1,7 +1,7 @@
-"""Groups in which finished tasks are settled, in simulated time."""
+"""Groups in which finished tasks are settled, and runs whose rows are slow, in simulated time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
@@ -9,7 +9,9 @@ from typing import TypeVar
 import pytest
 
 from conveyor.domain.ids import RunId, TaskId
+from conveyor.domain.run import Run
 from conveyor.domain.task import Settlement, Task
+from conveyor.errors import Unavailable
 from conveyor.steps.dispatch.config import DispatchConfig, config_over_queues
 from conveyor.testing.memory.claims import MemoryClaims
 from tests.harness import time_lapse
@@ -32,26 +34,35 @@ class Watched:
         self.under_way = {"settle": 0, "take": 0}
         self.most = {"settle": 0, "take": 0}
         self.delay = 0.0  # of each call
+        self.slow: dict[RunId, float] = {}  # delays of calls in which these runs have a part
+        self.away: frozenset[RunId] = frozenset()  # runs that cannot be claimed
         settle, take = MemoryClaims.settle, MemoryClaims.take
 
         async def watched_settle(
             claims: MemoryClaims, settlements: Sequence[Settlement]
         ) -> Sequence[bool]:
             self.sizes.append(len(settlements))
-            return await self._delayed("settle", lambda: settle(claims, settlements))
+            runs = {one.run_id for one in settlements}
+            return await self._delayed("settle", runs, lambda: settle(claims, settlements))
 
         async def watched_take(
             claims: MemoryClaims, run_id: RunId, task_ids: Sequence[TaskId], *, stamp: str = ""
         ) -> Sequence[Task]:
-            return await self._delayed("take", lambda: take(claims, run_id, task_ids, stamp=stamp))
+            if run_id in self.away:
+                raise Unavailable("away")
+            return await self._delayed(
+                "take", {run_id}, lambda: take(claims, run_id, task_ids, stamp=stamp)
+            )
 
         monkeypatch.setattr(MemoryClaims, "settle", watched_settle)
         monkeypatch.setattr(MemoryClaims, "take", watched_take)
 
-    async def _delayed(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def _delayed(
+        self, name: str, runs: Collection[RunId], call: Callable[[], Awaitable[T]]
+    ) -> T:
         self.under_way[name] += 1
         self.most[name] = max(self.most[name], self.under_way[name])
-        await asyncio.sleep(self.delay)
+        await asyncio.sleep(max(self.slow.get(run_id, self.delay) for run_id in runs))
         self.under_way[name] -= 1
         return await call()
 
@@ -121,3 +132,52 @@ def test_a_stop_does_not_wait_for_more_tasks(watched: Watched) -> None:
 
     assert time_lapse.run(stopped()) < 5.5
     assert sum(watched.sizes) == 10  # the second five ended within the grace
+
+
+# Runs whose rows are slow.
+
+TASKS, SLOW_RUNS = 40, 5
+
+
+async def beside(watched: Watched, *, slow: float) -> tuple[float, list[float]]:
+    """When the last of some runs of a caller ended, and when the others did, which are slow."""
+    fleet = Fleet(cap=TASKS, processes=1, places=500, config=priced, own_keys=True)
+    fleet.gateway.fastest = fleet.gateway.slowest = 1.0
+    await fleet.submit(TASKS, jobs=SLOW_RUNS + 1)
+    *others, quick = fleet.runs
+    watched.slow = dict.fromkeys(others, slow)
+    async with fleet.at_work():
+        ended = await fleet_ended(fleet, quick)
+        return ended, [await fleet_ended(fleet, run_id) for run_id in others]
+
+
+async def fleet_ended(fleet: Fleet, run_id: RunId) -> float:
+    while (run := await fleet.metadata.get(Run, run_id)) and run.is_live:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return fleet.clock.monotonic()
+
+
+def test_a_run_waits_for_no_slow_ones_beside_it(watched: Watched) -> None:
+    alone, _ = time_lapse.run(beside(watched, slow=0.0))
+    ended, others = time_lapse.run(beside(watched, slow=5.0))
+    assert ended < alone + 0.2
+    assert min(others) > alone + 5
+
+
+def test_slow_runs_advance_at_the_same_pace(watched: Watched) -> None:
+    _, others = time_lapse.run(beside(watched, slow=5.0))
+    # Four claims of ten tasks, and a settle after each.
+    assert max(others) < 60
+    assert max(others) < 1.3 * min(others)
+
+
+def test_a_run_that_cannot_be_claimed_delays_no_other(watched: Watched) -> None:
+    async def ended() -> float:
+        fleet = a_fleet(priced)
+        await fleet.submit(10, jobs=5)
+        *away, last = fleet.runs
+        watched.away = frozenset(away)
+        async with fleet.at_work():
+            return await fleet_ended(fleet, last)
+
+    assert time_lapse.run(ended()) < 2.5
