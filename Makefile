@@ -4,8 +4,9 @@ BIN := .venv/bin
 PROGRAM := .venv/.program
 STAMP := .venv/.ready
 EMULATORS := .venv-emulators/.ready
+DOCS := .venv-docs/.ready
 
-.PHONY: help install setup emulators demo dev up-aws up-postgres test test-long crash-points check format reference vendor screenshots bench bench-peers dist clean
+.PHONY: help install setup emulators demo dev up-aws up-postgres test test-long crash-points check format docs reference vendor screenshots bench bench-peers dist clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -71,7 +72,17 @@ format: $(STAMP) ## put the code in its form
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-reference: $(STAMP) ## write docs/reference from the code
+docs: $(DOCS) ## build the site of the documentation, with search, and check its links
+	@.venv-docs/bin/python -m tests.docs.site .venv-docs/bin/mkdocs
+	@echo "The site is in build/docs/site: python3 -m http.server --directory build/docs/site --bind 127.0.0.1"
+
+$(DOCS): docs/requirements.txt
+	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	@echo "Installing mkdocs into .venv-docs ..."
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	@touch $(DOCS)
+
+reference: $(STAMP) ## write docs/reference and the rules of Prometheus from the code and the alarms
 	@$(BIN)/python -m tests.docs.reference
 
 vendor: $(STAMP) ## fetch the vendored files of npm packages again, by their checksums
@@ -90,4 +101,4 @@ dist: $(STAMP) ## build the wheel and the source distribution in dist
 	@$(BIN)/python -m build --outdir dist .
 
 clean: ## remove what the other commands made
-	@rm -rf .venv .venv-emulators .venv-peers dist demo data run .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .venv-docs .venv-emulators .venv-peers build dist demo data run .mypy_cache .ruff_cache .pytest_cache .hypothesis

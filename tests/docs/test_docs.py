@@ -24,8 +24,8 @@ from tests.docs.chapters import NONE, OPERATIONS, SQLITE, TELEMETRY, tables
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "conveyor"
 NOT_OURS = {
-    ".git", ".venv", ".venv-emulators", ".venv-peers", ".hypothesis", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__",
-    "data", "demo", "dist",
+    ".git", ".venv", ".venv-docs", ".venv-emulators", ".venv-peers", ".hypothesis", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__",
+    "build", "data", "demo", "dist",
 }  # fmt: skip
 
 
