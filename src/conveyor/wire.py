@@ -221,7 +221,10 @@ class WireResult(Document, frozen=True, kw_only=True):
     duration_ms: int | None = None  # of the call that ended the task
     final_url: str | None = None  # after redirects, if it is another URL
     attempts: int = 0  # that ended and were charged, in the run that scraped it
-    spend: WireSpend | None = None  # of all its calls, in the run that paid them
+    # Of all its calls, in the run that paid them. Not `spend`: the official client has another form
+    # of that on rows, and refuses a page in which it differs.
+    credits: int | None = None
+    cost: float | None = None  # dollars
 
     @property
     def has_body(self) -> bool:

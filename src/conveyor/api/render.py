@@ -182,7 +182,8 @@ def result_shown(task: Task, *, expired: bool, link: Callable[[Task], str]) -> w
         duration_ms=task.facts.duration_ms,
         final_url=task.facts.final_url,
         attempts=task.attempts,
-        spend=None if task.spend is None else _spend(task.spend),
+        credits=None if task.spend is None else task.spend.credits,
+        cost=None if task.spend is None else task.spend.dollars,
         created_at=task.created_at,
         updated_at=task.updated_at,
     )

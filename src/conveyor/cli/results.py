@@ -264,8 +264,6 @@ def _csv_row(raw: bytes) -> list[object]:
     row = decoded(raw, TaskResult)
     error = row.error
     own = {
-        "credits": row.spend and row.spend.credits,
-        "cost": row.spend and row.spend.cost,
         "error_code": error and error.code,
         "error_title": error and error.title,
         "updated_at": output.moment(row.updated_at),

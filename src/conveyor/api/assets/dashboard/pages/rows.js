@@ -51,7 +51,7 @@ function Table({ rows, show }) {
               <td class="right" data-label="HTTP">${row.http_status ?? "–"}</td>
               <td class="right" data-label="Size">${bytes(row.size)}</td>
               <td class="right" data-label="Duration">${millis(row.duration_ms)}</td>
-              <td class="right" data-label="Cost">${row.spend ? money(row.spend.cost) : "–"}</td>
+              <td class="right" data-label="Cost">${row.cost == null ? "–" : money(row.cost)}</td>
             </tr>`)}
         </tbody>
       </table>

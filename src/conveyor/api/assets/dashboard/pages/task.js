@@ -18,7 +18,7 @@ export function Task({ job, run, task }) {
     ["Size", task.size != null && bytes(task.size)],
     ["Type", task.content_type],
     ["Duration", task.duration_ms != null && millis(task.duration_ms)],
-    ["Cost", task.spend && cost(task.spend)],
+    ["Cost", task.cost != null && cost(task)],
     ["External id", task.external_id],
     ["Inherited from", task.source_run_id],
     ["Task id", html`<code class="id">${task.task_id}</code>`],
