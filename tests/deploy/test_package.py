@@ -115,6 +115,8 @@ def test_pipx_runs_it(dist: Path, tools: Path, tmp_path: Path) -> None:
     links = f"{dist} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
     settings = {
         "PIP_FIND_LINKS": links,
+        "UV_FIND_LINKS": str(dist),  # it installs with uv where there is one
+        "UV_CACHE_DIR": str(tmp_path / "cache"),
         "PIPX_HOME": str(tmp_path / "home"),
         "PIPX_BIN_DIR": str(tmp_path / "bin"),
         "PIPX_DEFAULT_PYTHON": sys.executable,
