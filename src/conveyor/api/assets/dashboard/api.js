@@ -168,10 +168,16 @@ export function upload(link, file, onProgress) {
       }
       reject(new ApiError(problem, request.status));
     };
-    request.onerror = () => reject(new Error("The upload failed: the connection was lost"));
+    request.onerror = () => reject(new Error(lost(link.url)));
     request.send(file);
   });
 }
+
+/** A browser does not tell a script whether a connection was lost or a rule of the storage refused it. */
+const lost = (url) =>
+  new URL(url).origin === location.origin
+    ? "The upload failed: the connection was lost."
+    : `The upload failed: the connection to ${new URL(url).host} was lost, or the storage does not allow uploads from this page. An operator sets its CORS rules with \`conveyor migrate\` and \`s3_origins\`.`;
 
 /** The names of scraper parameters, from the description of the API. */
 export async function parameterNames() {
