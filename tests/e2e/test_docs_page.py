@@ -5,12 +5,15 @@ from urllib.parse import SplitResult, urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 
 from conveyor.api.routes import ROUTES
+from tests.harness.dashboard import PATIENCE
 from tests.harness.programs import Program
 
 pytestmark = pytest.mark.browser
+
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -74,6 +77,43 @@ def test_nothing_is_asked_of_any_other_origin(
     assert {f"{part.scheme}://{part.netloc}" for part in _addresses(requests)} == {root}
 
 
+def test_calls_are_in_groups_with_anchors_and_found_by_their_fields(page: Page, root: str) -> None:
+    groups = page.locator("nav a").all_text_contents()
+    assert groups[:3] == ["Jobs", "Runs", "Results"]
+    assert page.locator("main > section").count() == len(groups)
+    page.get_by_label("Search calls and fields").fill("duration_ms history")
+    shown = page.locator("details:visible .path").all_text_contents()
+    assert shown
+    assert all(path.endswith("/history") for path in shown)
+    page.get_by_label("Search calls and fields").fill("nothing like it")
+    assert page.get_by_text("No call or field matches.").is_visible()
+    page.goto(f"{root}/docs#get_jobs")
+    page.reload()
+    page.wait_for_selector("details#get_jobs[open]")
+
+
+def test_an_opened_call_says_what_every_field_means_and_which_values_it_takes(page: Page) -> None:
+    page.click("summary:has-text('Get a run')")
+    call = page.locator("details[open]")
+    text = call.inner_text()
+    for words in ("Response 200", "How many tasks were given up.", "completed", "paused", "Copy"):
+        assert words in text
+    assert not call.locator("tbody tr:has(td:nth-child(2):empty)").count()
+
+
+def test_a_call_is_tried_with_the_key_of_the_reader(page: Page) -> None:
+    page.get_by_label("API key").fill("the key of a reader")
+    page.click("summary:has-text('Submit a job')")
+    page.click("details[open] button.send")
+    output = page.locator("details[open] form.try pre")
+    expect(output).to_contain_text('"accepted_tasks": 1')
+    assert output.inner_text().startswith("201 ")
+    page.reload()
+    page.wait_for_selector("details")
+    assert page.get_by_label("API key").input_value() == "the key of a reader"
+    assert "reader" not in page.url
+
+
 def test_an_opened_call_shows_how_to_make_it_and_what_comes_back(page: Page, root: str) -> None:
     page.click("summary:has-text('Submit a job')")
     call = page.query_selector("details[open]")
@@ -89,8 +129,8 @@ def test_the_page_fits_a_narrow_screen_and_has_nothing_to_complain_of(
     page: Page, complaints: list[str]
 ) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
-    for call in page.query_selector_all("summary"):
-        call.click()
+    page.evaluate("document.querySelectorAll('details').forEach((call) => (call.open = true))")
+    expect(page.locator("details > .beside")).to_have_count(len(ROUTES))
     widths = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert widths[0] <= widths[1]
     assert complaints == []

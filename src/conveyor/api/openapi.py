@@ -7,7 +7,7 @@ from functools import cache
 import msgspec
 
 from conveyor import __version__, wire
-from conveyor.api import render, schemas
+from conveyor.api import descriptions, render, schemas
 from conveyor.api.auth import needed
 from conveyor.api.handlers.common import EVENT_STREAM
 from conveyor.api.problems import MEDIA_TYPE
@@ -104,11 +104,14 @@ def document() -> Document:
         "info": {
             "title": "Conveyor",
             "version": __version__,
-            "description": "A durable inbox for scrape jobs. Speaks the ZenRows Batch API.",
+            "description": descriptions.INTRODUCTION,
         },
+        "tags": [
+            {"name": name, "description": about} for name, about in descriptions.GROUPS.items()
+        ],
         "paths": paths,
         "components": {
-            "schemas": schemas.bounded(_as_written(shapes)),
+            "schemas": descriptions.described(schemas.bounded(_as_written(shapes))),
             "headers": HEADERS,
             "securitySchemes": {
                 "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -178,6 +181,7 @@ def _operation(route: Route) -> Document:
     operation: Document = {
         "operationId": _name(route),
         "summary": route.summary,
+        "tags": [descriptions.group_of(route.path)],
         "parameters": [*_path_parameters(route), *_query_parameters(route), *_headers(route)],
         "responses": {
             str(status): _problem(status, errors[status])
@@ -204,7 +208,9 @@ def _name(route: Route) -> str:
 def _path_parameters(route: Route) -> Iterator[Document]:
     for name in re.findall(r"{(\w+)}", route.path):
         schema = schemas.PATHS.get(name, schemas.PATHS[""])
-        yield {"name": name, "in": "path", "required": True, "schema": schema}
+        about = descriptions.PARAMETERS.get(name, "")
+        described = {"name": name, "in": "path", "required": True, "schema": schema}
+        yield described | {"description": about}
 
 
 def _query_parameters(route: Route) -> Iterator[Document]:
@@ -229,7 +235,14 @@ def _headers(route: Route) -> Iterator[Document]:
         }
         shapes["Conveyor-Step-Functions"] = schemas.TASK_TOKEN
     for name, shape in shapes.items():
-        yield {"name": name, "in": "header", "schema": shape}
+        yield {"name": name, "in": "header", "schema": shape, "description": _about_header(name)}
+
+
+def _about_header(name: str) -> str:
+    """Return the sentence of a header, or that of the field of a submission that it stands for."""
+    field = name.removeprefix("Conveyor-").replace("-", "_").lower()
+    known = descriptions.FIELDS["Submission"].get(field) or descriptions.COMMON.get(field, "")
+    return descriptions.PARAMETERS.get(name) or known
 
 
 def _errors(route: Route) -> dict[int, list[str]]:

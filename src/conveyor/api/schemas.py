@@ -18,11 +18,13 @@ from conveyor.domain import (
     submission,
     webhook,
 )
+from conveyor.domain.export import ExportStatus
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import LONGEST_CODE, LONGEST_HOST, MOST_GROUPS
 from conveyor.domain.ids import TASK_ID, ULID
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.progress import WaitReason
+from conveyor.domain.run import PauseState, RunStatus
 from conveyor.domain.submission import Limits, OnInvalid
 from conveyor.domain.task import TaskStatus
 
@@ -124,11 +126,20 @@ BOUNDS: dict[str, dict[str, Document]] = {
         "metadata": METADATA,
         "method": {"pattern": GET_OR_POST},
         "zenrows_params": ZENROWS_PARAMS,
-        "body": {"description": "With POST only: any JSON, at most 16 KiB and 32 levels"},
     },
 }
 BOUNDS |= {
     "WireWaiting": {"reason": {"enum": sorted(WaitReason)}},
+    "WireRun": {"status": {"enum": list(RunStatus)}, "pause_state": {"enum": list(PauseState)}},
+    "WireProgress": {
+        "status": {"enum": list(RunStatus)},
+        "pause_state": {"enum": list(PauseState)},
+    },
+    "WireJob": {"status": {"enum": list(JobStatus)}, "type": {"enum": list(JobType)}},
+    "WireResult": {"status": {"enum": [*TaskStatus, "expired"]}},
+    "WireFailureGroup": {"reason": {"enum": list(FailureReason)}},
+    "WireExport": {"status": {"enum": list(ExportStatus)}},
+    "WireExportStarted": {"status": {"enum": list(ExportStatus)}},
     "NewWebhook": {"url": WEBHOOK_URL},
     "WebhookSetting": {"url": WEBHOOK_URL},
     "Schedule": {

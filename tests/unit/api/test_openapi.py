@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from conveyor.api import descriptions
 from conveyor.api.handlers.all_callers import AllCallersHandlers
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
@@ -118,6 +119,25 @@ def test_every_reference_resolves(api: dict[str, Any]) -> None:
         assert reference.startswith("#/")
         for step in reference.removeprefix("#/").split("/"):
             place = place[step]
+
+
+def test_every_field_and_parameter_has_a_sentence(api: dict[str, Any]) -> None:
+    shapes = api["components"]["schemas"]
+    told = {
+        f"{name}.{field}": shape.get("description", "")
+        for name, schema in shapes.items()
+        for field, shape in schema.get("properties", {}).items()
+    }
+    assert [name for name, sentence in told.items() if not sentence.endswith(".")] == []
+    for _, _, operation in _operations(api):
+        assert [one["name"] for one in operation["parameters"] if not one["description"]] == []
+    known = {f"{name}.{field}" for name, fields in descriptions.FIELDS.items() for field in fields}
+    assert known - told.keys() == set(), "no such field"
+
+
+def test_every_call_is_in_a_group_and_no_group_is_empty(api: dict[str, Any]) -> None:
+    groups = [tag["name"] for tag in api["tags"]]
+    assert {tag for _, _, operation in _operations(api) for tag in operation["tags"]} == set(groups)
 
 
 def test_every_schema_is_used(api: dict[str, Any]) -> None:
