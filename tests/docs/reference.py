@@ -10,10 +10,13 @@ from typing import get_args, get_origin, get_type_hints
 import msgspec
 
 from conveyor import errors
+from conveyor.adapters.http import direct_wire, page_wire, zenrows_errors
 from conveyor.app.engine_rules import RULES
 from conveyor.app.engines import SCHEMES
 from conveyor.app.schemes import Location
 from conveyor.cli import serve as cli
+from conveyor.domain.failure import RefusalRule
+from conveyor.domain.page_codes import PAGE_CODES
 from conveyor.errors import CallerFault, ConveyorError, Unavailable
 from conveyor.settings import Settings
 from conveyor.settings_loader import CHOICES
@@ -31,6 +34,13 @@ ABOUT_ERRORS = (
     " `detail`. Branch on `code`: it never changes. Repeating a call that got 4xx does not help"
     " until something else changes; a 5xx may be repeated, with the same `Idempotency-Key` if it"
     " was to make something."
+)
+ABOUT_PAGE_CODES = (
+    "A failed task has the code of its last attempt, in `error` of its result and in the groups of"
+    " `GET …/failures`. `retry` is tried again as often as `retries` says, `fail` is not, `wait` and"
+    " `postpone` are tried again without counting as attempts, and `account` ends the run. Gateways"
+    " may have other codes; those are handled by their status ([ZenRows](../gateways/zenrows.md#by-status))."
+    " `conveyor rerun --code CODE` repeats the tasks with a code."
 )
 ABOUT_ENGINES = (
     "An engine implements one kind of state. Each kind has a setting, whose value is a URL. The data"
@@ -127,6 +137,14 @@ def errors_page() -> str:
             "|---|---|---|---|",
             *(_error(kind) for kind in sorted(told, key=lambda kind: (_status(kind), kind.code))),
             "",
+            "## Codes of pages",
+            "",
+            ABOUT_PAGE_CODES,
+            "",
+            "| code | handling | reason | when | what to do |",
+            "|---|---|---|---|---|",
+            *(_page_code(code, rule) for code, rule in page_rules().items()),
+            "",
         ]
     )
 
@@ -197,6 +215,16 @@ def _status(kind: type[ConveyorError]) -> int:
 def _error(kind: type[ConveyorError]) -> str:
     when = " ".join((kind.__doc__ or "").split())
     return f"| {kind.code} | {_status(kind)} | {when} | {kind.remedy} |"
+
+
+def page_rules() -> dict[str, RefusalRule]:
+    """Every code that a page can fail with, of all gateways."""
+    return zenrows_errors.BY_CODE | direct_wire.BY_CODE | page_wire.CONVEYOR_CODES
+
+
+def _page_code(code: str, rule: RefusalRule) -> str:
+    when, remedy = PAGE_CODES[code]
+    return f"| {code} | {rule.handling} | {rule.reason} | {when} | {remedy} |"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from conveyor.api.handlers.files import CONTENT_TYPES
 from conveyor.api.routes import ROUTES
 from conveyor.cli import serve as cli
 from conveyor.cli.main import build_app
+from conveyor.domain.page_codes import PAGE_CODES
 from conveyor.telemetry.metrics import SWEEPER_ACTIONS, Metrics
 from tests.docs import reference
 from tests.docs.chapters import NONE, OPERATIONS, SQLITE, TELEMETRY, tables
@@ -119,6 +120,11 @@ def test_the_paths_are_the_routes() -> None:
 def test_the_content_types_are_those_that_are_sent() -> None:
     types = tables("14.6 Content")[0]
     assert {row["format"]: row["Content-Type"] for row in types} == CONTENT_TYPES
+
+
+def test_every_code_of_a_page_says_what_to_do() -> None:
+    assert PAGE_CODES.keys() == reference.page_rules().keys()
+    assert all(text.endswith(".") for code in PAGE_CODES.values() for text in code)
 
 
 def test_the_reference_is_what_the_code_says() -> None:
