@@ -130,7 +130,7 @@ def _things(program: Program, keys: Keys) -> Things:
             "export": export["export_id"],
             "event": event["event_id"],
             "caller": "ann",
-            "message": event["event_id"],  # no message was given up
+            "message": "01ARZ3NDEKTSV4RRFFQ69G5FB0",  # no message was given up
         }
     )
 
