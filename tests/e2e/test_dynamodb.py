@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -39,9 +40,12 @@ def test_a_service_without_redis_scrapes_and_says_when_its_table_is_away(
             ready = served.url.replace("/v1", "/readyz")
             assert httpx.get(ready).status_code == 200
             _check_commands(environ)
+            _check_pages_for_operators(api)
             database.kill()
             until(lambda: httpx.get(ready, timeout=20).status_code == 503)
             assert "metadata" in httpx.get(ready, timeout=20).text
+            away = {one["holds"] for one in _engines(api) if not one["available"]}
+            assert away == {"metadata", "tasks", "coordination"}
     assert not list(tmp_path.iterdir())
 
 
@@ -56,6 +60,39 @@ def _check_commands(environ: Mapping[str, str]) -> None:
     assert dead.returncode == 2
     assert "in the memory of the service" in dead.stderr
     assert "test" not in examined.stderr
+
+
+def _check_pages_for_operators(api: httpx.Client) -> None:
+    for _ in range(3):
+        api.post("/jobs", json={"tasks": [], "status": "open"}).raise_for_status()
+    listed = until(lambda: _all_live_runs(api, 3))
+    [other, caller] = sorted(_page(api, "callers", "callers"), key=lambda one: one["live_runs"])
+    assert (other["caller"], other["active_keys"]) == ("ann", 1)
+    assert {one["caller"] for one in listed} == {caller["caller"]}
+    assert caller["live_runs"] == 3
+    assert all(one["available"] for one in _engines(api))
+    [process] = _page(api, "processes", "processes")
+    assert process["role"] == "serve"
+
+
+def _all_live_runs(api: httpx.Client, count: int) -> list[dict[str, Any]] | None:
+    """Page by page, once the listing has caught up."""
+    found, query = list[dict[str, Any]](), {"limit": "2"}
+    while True:
+        page = api.get("/operator/runs", params=query).raise_for_status().json()
+        found += page["runs"]
+        if page["next_cursor"] is None:
+            return found if len(found) == count else None
+        query["cursor"] = page["next_cursor"]
+
+
+def _engines(api: httpx.Client) -> list[dict[str, Any]]:
+    return _page(api, "engines", "engines")
+
+
+def _page(api: httpx.Client, path: str, field: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get(f"/operator/{path}").raise_for_status().json()[field]
+    return found
 
 
 def _conveyor(environ: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":

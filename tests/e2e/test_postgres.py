@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -20,6 +21,8 @@ from tests.harness.postgres import TestDatabases, a_postgres, url_of
 from tests.harness.programs import Program
 from tests.harness.valkey import Valkey
 from tests.s3_server import S3Server
+
+ROLES = ["api", "worker", "worker"]
 
 
 def test_migrate_creates_the_schema_and_check_tells_whether_it_is_there(
@@ -57,6 +60,7 @@ def test_a_kill_of_each_process_changes_nothing_in_the_outcome(
         _http(group) as api,
     ):
         job_id = _submitted(api, count)
+        _check_pages_for_operators(api, job_id)
         for process in group.processes:
             _wait_for_more(api, job_id, count)
             process.kill()
@@ -93,6 +97,23 @@ def test_crashes_of_the_server_change_nothing_in_the_outcome(
                 if process:
                     group.start(process)
             check_outcome(api, job_id, count)
+
+
+def _check_pages_for_operators(api: httpx.Client, job_id: str) -> None:
+    def seen(path: str, field: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = api.get(f"/operator/{path}").raise_for_status().json()[field]
+        return found
+
+    [live] = seen("runs", "runs")
+    assert live["run"]["job_id"] == job_id
+    [caller] = seen("callers", "callers")
+    assert (caller["caller"], caller["live_runs"]) == (live["caller"], 1)
+    engines = {one["holds"]: one["engine"] for one in seen("engines", "engines")}
+    assert (engines["metadata"], engines["coordination"]) == ("postgresql", "postgresql")
+    until(lambda: sorted(p["role"] for p in seen("processes", "processes")) == ROLES)
+    for action, state in (("pause", "paused"), ("resume", None)):
+        run = api.post(f"/operator/jobs/{job_id}/{action}").raise_for_status().json()
+        assert run.get("pause_state") == state
 
 
 def _alone(url: str) -> Mapping[str, str]:
