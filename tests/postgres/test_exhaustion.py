@@ -78,9 +78,9 @@ async def test_a_server_without_free_connections_is_unavailable_until_there_are_
 
 @pytest.mark.long
 async def test_a_full_disk_is_told_and_loses_nothing() -> None:
-    with _small_disk(megabytes=40) as disk, a_postgres(18) as server:
+    with _small_disk(megabytes=64) as disk, a_postgres(18) as server:
         ballast = disk / "ballast"
-        ballast.write_bytes(bytes(24 << 20))
+        ballast.write_bytes(bytes(50 << 20))
         place = disk / "rows"
         place.mkdir()
         if user := server_user():
