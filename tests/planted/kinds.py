@@ -2,7 +2,7 @@
 
 Histories of two services meet one kind of fault at a time. A bug that all kinds together do not
 show, or that shows without any, is not tried with each. A line names the bug, the kind, the seed
-that showed it, and the check that failed.
+that showed it, and the check that failed. Bugs that no history shows are listed with their suites.
 """
 
 import json
@@ -23,8 +23,15 @@ if TYPE_CHECKING:
     from tests.simulation.shared import Conditions
 
 ROOT = Path(__file__).parents[2]
-# What these histories do not use: the embedded engines, and the loops of the dispatcher.
-UNUSED = ("conveyor.adapters.sqlite", "conveyor.app.storage", "conveyor.steps.dispatch")
+# What these histories do not use: other engines, and the loops of the dispatcher with its permits.
+UNUSED = (
+    "conveyor.adapters.aws",
+    "conveyor.adapters.memory.coordination",
+    "conveyor.adapters.postgres",
+    "conveyor.adapters.sqlite",
+    "conveyor.app.storage",
+    "conveyor.steps.dispatch",
+)
 STORE = ("slow", "throttled", "lost", "lagging")
 QUEUE = ("doubled", "late", "empty", "undead", "lost")
 
@@ -38,21 +45,24 @@ def main() -> None:
     if given.kind:
         _write(json.dumps(_shown_by(given.kind, given.histories)))
         return
-    for bug in given.bugs or ["", *_reachable()]:
+    for bug in given.bugs or ["", *BUGS]:
         _report(bug, given.histories)
-
-
-def _reachable() -> list[str]:
-    return [name for name, bug in BUGS.items() if not bug.module.startswith(UNUSED)]
 
 
 def _report(bug: str, histories: int) -> None:
     """Without a bug, each kind must show nothing."""
+    if bug and BUGS[bug].module.startswith(UNUSED):
+        _write(f"{bug:34} {'not used':18} {'-':>5}  {BUGS[bug].suite}")
+        return
     kinds = ["all", "none"]
     for kind in kinds:
         seed, check = _ask(bug, kind, histories)
-        _write(f"{bug or '(no bug)':34} {kind:18} {seed or '-':>5}  {check}")
-        if kind == "all" and bug and not seed:
+        is_hidden = kind == "all" and bug and not seed
+        _write(
+            f"{bug or '(no bug)':34} {kind:18} {seed or '-':>5}  "
+            f"{BUGS[bug].suite if is_hidden else check}"
+        )
+        if is_hidden:
             return
         if kind == "none" and not seed:
             kinds += [one for one in _conditions() if one not in kinds]
