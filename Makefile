@@ -41,8 +41,8 @@ $(EMULATORS): emulators.txt
 	@.venv-emulators/bin/python -m pip install --quiet --disable-pip-version-check -r emulators.txt
 	@touch $(EMULATORS)
 
-demo: $(PROGRAM) ## scrape 1,000 URLs through the official client, and show what came of it
-	@$(BIN)/conveyor demo
+demo: $(if $(ENGINE),setup,$(PROGRAM)) ## scrape 1,000 URLs through the official client; ENGINE=aws or postgres, on a deployment
+	@$(BIN)/conveyor demo $(if $(ENGINE),--engine $(ENGINE))
 
 dev: $(PROGRAM) ## run the service on http://127.0.0.1:8080 with a mock gateway
 	@$(BIN)/conveyor dev --mock-gateway

@@ -32,16 +32,19 @@ PATIENCE = 300.0  # seconds
 STARTS_WITHIN = 300.0  # seconds, on a machine that is busy with something else
 
 
-def run_demo(count: int, folder: str) -> None:
+def run_demo(count: int, folder: str, engine: str | None = None) -> None:
     """Run it from start to end; exits with 1 if a URL is not accounted for."""
     console = Console()
     target = Path(folder)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    console.print(f"Starting Conveyor and a mock gateway; everything is kept in [b]{target}/[/b]")
+    what = f"a deployment on {engine}" if engine else "Conveyor and a mock gateway"
+    console.print(f"Starting {what}; everything is kept in [b]{target}/[/b]")
     with (
-        _service(target / "data", target / "service.log") as url,
-        ZenRowsBatchClient(KEY, base_url=url) as client,
+        _deployment(engine, target / "deployment")
+        if engine
+        else _service(target / "data", target / "service.log") as url,
+        ZenRowsBatchClient(KEY, base_url=url, retries=10) as client,
     ):
         whole = _scrape(client, count, target, console)
     if not whole:
@@ -61,6 +64,26 @@ def _service(data: Path, log_file: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def _deployment(engine: str, folder: Path) -> Iterator[str]:
+    """Run an api and two workers on an engine of this machine; yield the base URL."""
+    folder.mkdir()
+    command = ["conveyor.testing.local", engine, "--folder", str(folder), "--port", "0"]
+    with subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("ready "):
+                    yield line.split()[1]
+                    return
+            raise RefusedToStart("the deployment of the demo did not start")
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def _base_url(process: "subprocess.Popen[bytes]", data: Path, log_file: Path) -> str:
@@ -137,7 +160,7 @@ def _follow(client: ZenRowsBatchClient, job_id: str, count: int) -> Run:
             if run.status.value not in {"running", "pending"}:
                 return run
             time.sleep(POLL)
-    raise RefusedToStart(f"the demo did not end within {PATIENCE:.0f} s: see service.log")
+    raise RefusedToStart(f"the demo did not end within {PATIENCE:.0f} s: see its logs")
 
 
 def _summary(run: Run, rate: float) -> Table:

@@ -1,7 +1,7 @@
 """Commands that run a service, and the demo."""
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -125,8 +125,14 @@ def mock_gateway(
 def demo(
     urls: Annotated[int, typer.Option(help="How many URLs to scrape.")] = 1000,
     data: Annotated[str, typer.Option(help="Folder for the results.")] = "demo",
+    engine: Annotated[
+        Literal["aws", "postgres"] | None,
+        typer.Option(
+            help="Engine of a deployment with one api and two workers, from `make setup`."
+        ),
+    ] = None,
 ) -> None:
     """Scrape some URLs through the official client, end to end, and show the results."""
     from conveyor.cli.demo import run_demo  # noqa: PLC0415
 
-    run_demo(urls, data)
+    run_demo(urls, data, engine)
