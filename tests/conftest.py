@@ -37,7 +37,7 @@ pytest_plugins = [
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--engine",
-        choices=("embedded", "aws", "aws-ministack", "postgres", "mixed"),
+        choices=("embedded", "aws", "aws-ministack", "postgres", "mixed", "aws-cluster"),
         help="run tests that have a choice of engines on these only",
     )
     parser.addoption("--part", help="run one part of the tests only: 2/4 is the second of four")

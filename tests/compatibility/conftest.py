@@ -20,6 +20,7 @@ SAMPLED = {
     "aws-ministack": 0,
     "postgres": 1,
     "mixed": 1,
+    "aws-cluster": 0,
 }  # tests on other stacks that `make test` runs
 WAITS = (
     "_wait_for_export_raw",

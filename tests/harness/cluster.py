@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,9 +121,12 @@ def cluster(
     queued: bool = False,
     rows: str = "",
     environ: Mapping[str, str] | None = None,
+    of_each: Callable[[str], Mapping[str, str]] = lambda _name: {},
     faults: str | None = None,
 ) -> Iterator[Cluster]:
     """`rows` is the URL of their engine; without it they are in a served store.
+
+    `of_each` gives further settings of a process by its name: api, worker-1, worker-2 and so on.
 
     With a seed of `faults` that store fails: a process may then end at its start.
     """
@@ -148,7 +151,8 @@ def cluster(
         }
 
         def process(name: str, *command: str) -> Process:
-            made = Process(name, command, settings, folder / f"{name}.log")
+            environ = {**settings, **of_each(name)}
+            made = Process(name, command, environ, folder / f"{name}.log")
             stack.callback(made.stop)
             return made
 

@@ -6,6 +6,7 @@ Tests choose engines by fixtures alone.
 |---|---|---|
 | `embedded` | one | SQLite and files |
 | `aws`, `aws-ministack` | one | DynamoDB, the strict fake or ministack; S3, Valkey; queues in memory |
+| `aws-cluster` | one api, two workers | DynamoDB and SQS of ministack, S3, Valkey |
 | `postgres` | one api, two workers | PostgreSQL, S3 |
 | `mixed` | one api, two workers | metadata on DynamoDB, tasks and the rest on PostgreSQL; S3 |
 """
@@ -20,15 +21,22 @@ from uuid import uuid4
 
 import pytest
 
-from tests.emulators import Emulator
+from tests.emulators import REGION, Emulator
 from tests.harness.postgres import TestDatabases, url_of
 from tests.harness.programs import free_port, program
 from tests.harness.valkey import Valkey, a_prefix
 from tests.s3_server import S3Server
 
 # Each with how many times as long a test may wait as on the embedded engines.
-STACKS = {"embedded": 1.0, "aws": 3.0, "aws-ministack": 5.0, "postgres": 3.0, "mixed": 3.0}
-SHARED = {"postgres", "mixed"}  # by several processes
+STACKS = {
+    "embedded": 1.0,
+    "aws": 3.0,
+    "aws-ministack": 5.0,
+    "aws-cluster": 8.0,
+    "postgres": 3.0,
+    "mixed": 3.0,
+}
+SHARED = {"aws-cluster", "postgres", "mixed"}  # by several processes
 ROOT_KEY = b64encode(bytes(range(32))).decode()
 
 
@@ -46,7 +54,7 @@ def stack_environ(name: str, request: pytest.FixtureRequest) -> Mapping[str, str
     if name == "embedded":
         return {}
     storage: S3Server = request.getfixturevalue("seaweedfs")
-    if name in SHARED:
+    if name in {"postgres", "mixed"}:
         databases: TestDatabases = request.getfixturevalue("postgres_18")
         rows = url_of(asyncio.run(databases.create()))
         given = postgres_environ(storage, rows)
@@ -56,12 +64,14 @@ def stack_environ(name: str, request: pytest.FixtureRequest) -> Mapping[str, str
         migrate(given)
         return given
     valkey: Valkey = request.getfixturevalue("valkey")
-    if name == "aws-ministack":
+    if name == "aws":
+        url = request.getfixturevalue("dynamodb_url")
+    else:
         emulator: Emulator = request.getfixturevalue("ministack")
         url = emulator.url
-    else:
-        url = request.getfixturevalue("dynamodb_url")
     environ = aws_environ(storage, valkey, url)
+    if name == "aws-cluster":
+        environ = {**environ, **engines_at(url, a_name())}
     migrate(environ)
     return environ
 
@@ -80,6 +90,22 @@ def aws_environ(storage: S3Server, valkey: Valkey, dynamodb_url: str) -> Mapping
         "CONVEYOR_COORDINATION": f"{valkey.url}?prefix={a_prefix()}",
         "CONVEYOR_ENCRYPTION_KEY": ROOT_KEY,
     }
+
+
+def engines_at(url: str, name: str) -> dict[str, str]:
+    """Settings of a table and of queues, at the URL of an emulator or of a proxy before it."""
+    at = f"{name}?endpoint={url}&region={REGION}"
+    return {
+        "CONVEYOR_METADATA": f"dynamodb://{at}",
+        "CONVEYOR_TASKS": f"dynamodb://{at}",
+        "CONVEYOR_QUEUES": f"sqs://{at}",
+        "CONVEYOR_CONTROL_QUEUE": f"sqs://{at}",
+    }
+
+
+def a_name() -> str:
+    """Of a table, and before the names of queues."""
+    return f"cluster-{uuid4().hex[:12]}"
 
 
 def postgres_environ(storage: S3Server, rows: str) -> Mapping[str, str]:
