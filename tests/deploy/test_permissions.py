@@ -40,11 +40,11 @@ WORKER_ONLY = {
 
 
 def test_a_worker_may_do_what_the_adapters_call_and_nothing_else() -> None:
-    assert _granted("WorkerRole") == _called() - MIGRATION
+    assert granted("WorkerRole") == _called() - MIGRATION
 
 
 def test_an_api_process_may_do_the_same_except_the_work_of_loops() -> None:
-    assert _granted("ApiRole") == _called() - MIGRATION - WORKER_ONLY
+    assert granted("ApiRole") == _called() - MIGRATION - WORKER_ONLY
 
 
 def test_no_action_is_a_pattern_and_only_some_have_every_resource() -> None:
@@ -76,7 +76,7 @@ def test_the_key_is_used_for_the_context_of_the_code_only() -> None:
 
 
 def test_the_execution_role_pulls_images_writes_logs_and_reads_one_secret() -> None:
-    assert _granted("ExecutionRole") == {
+    assert granted("ExecutionRole") == {
         "ecr:BatchCheckLayerAvailability",
         "ecr:BatchGetImage",
         "ecr:GetAuthorizationToken",
@@ -90,7 +90,7 @@ def test_the_execution_role_pulls_images_writes_logs_and_reads_one_secret() -> N
 # What the template grants.
 
 
-def _granted(role: str) -> set[str]:
+def granted(role: str) -> set[str]:
     return {action for statement in _statements(role) for action in _listed(statement["Action"])}
 
 
