@@ -82,7 +82,7 @@ def reacting_cluster(
 
 
 def pause_takes(api: httpx.Client, gateways: Sequence[Program], *, quiet: float = 1.5) -> float:
-    """Seconds from a call of pause until no worker starts a task any more."""
+    """Seconds from the answer to a pause until no worker starts a task any more."""
     before = [calls(one) for one in gateways]
     tasks = [{"url": f"https://slow.example/{n}?ms={SLOW * 1000:.0f}"} for n in range(PAGES)]
     body = {"tasks": tasks, "max_inflight": INFLIGHT}
@@ -90,8 +90,8 @@ def pause_takes(api: httpx.Client, gateways: Sequence[Program], *, quiet: float 
     while not all(calls(one) > was + 20 for one, was in zip(gateways, before, strict=True)):
         assert sum(map(calls, gateways)) < sum(before) + PAGES, "a worker has nothing to do"
         time.sleep(LOOK)
-    paused_at = time.monotonic()
     api.post(f"/jobs/{job['job_id']}/pause").raise_for_status()
+    paused_at = time.monotonic()
     count, last = -1, paused_at
     while time.monotonic() < last + quiet:
         if (now := sum(map(calls, gateways))) != count:
