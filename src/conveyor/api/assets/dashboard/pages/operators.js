@@ -60,7 +60,8 @@ function LiveRun({ caller, job_name: name, run, now, changed }) {
     <tr>
       <td class="name">
         <b><bdi>${name || run.job_id}</bdi></b>
-        <small>of <a href=${link("operators", "callers", caller)}><bdi>${caller}</bdi></a> · <code>${run.job_id}</code></small>
+        <small>of <a href=${link("operators", "callers", caller)}><bdi>${caller}</bdi></a></small>
+        <small><code>${run.job_id}</code></small>
       </td>
       <td><${RunStatus} run=${run} />${run.waiting && html`<small>${words(run.waiting.reason)} since ${relative(run.waiting.since, now)}</small>`}</td>
       <td class="progress"><${Bar} stats=${run.stats} /></td>
