@@ -10,9 +10,10 @@ from tests.aws.state_machines import a_machine
 from tests.deploy.test_permissions import granted
 from tests.e2e.polling import ended, until
 from tests.emulators import Emulator
-from tests.harness.aws_cluster import a_name, aws_cluster, engines_at
+from tests.harness.aws_cluster import aws_cluster
 from tests.harness.aws_gate import aws_gate
 from tests.harness.programs import mock_gateway
+from tests.harness.stacks import a_name, engines_at
 from tests.harness.valkey import Valkey
 from tests.s3_server import S3Server
 

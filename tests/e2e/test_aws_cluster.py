@@ -15,7 +15,6 @@ from tests.e2e.test_lists import TXT, sent, submit, urls
 from tests.e2e.test_processes import check_outcome, urls_of
 from tests.emulators import Emulator
 from tests.harness.aws_cluster import (
-    a_name,
     aws_cluster,
     first_task_takes,
     pause_takes,
@@ -25,6 +24,7 @@ from tests.harness.aws_gate import AwsGate, aws_gate
 from tests.harness.cluster import Cluster
 from tests.harness.postgres import TestDatabases
 from tests.harness.programs import Program
+from tests.harness.stacks import a_name
 from tests.harness.valkey import Valkey
 from tests.s3_server import S3Server
 
