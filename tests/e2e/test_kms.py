@@ -108,5 +108,5 @@ async def test_without_botocore_it_says_what_to_install(monkeypatch: pytest.Monk
     for name in [one for one in sys.modules if one.partition(".")[0] == "botocore"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "botocore", None)
-    with pytest.raises(RefusedToStart, match=r"conveyor\[aws\]"):
+    with pytest.raises(RefusedToStart, match=r"conveyor-batch\[aws\]"):
         await KmsKeyProvider("x").new_key()

@@ -188,6 +188,7 @@ def test_the_description_lists_402_where_work_is_taken_on(api: httpx.Client) -> 
         (f"{job}/tasks", "post"),
         (f"{job}/rerun", "post"),
         (f"{job}/resume", "post"),
+        ("/v1/operator/jobs/{job}/resume", "post"),
     }
 
 

@@ -191,10 +191,9 @@ BUGS = {
     "ack-before-the-check": Bug(
         "messages are acked before the run is checked for completion",
         "conveyor.steps.settle",
-        """        await self._repeat(lambda again: self._follow_up(ended, outcomes, again=again))
-        await self._ack([attempt.task for attempt in ended])""",
-        """        await self._ack([attempt.task for attempt in ended])
-        await self._repeat(lambda again: self._follow_up(ended, outcomes, again=again))""",
+        "                await self._follow_up(ended, again=again)",
+        """                await self._ack([attempt.task for attempt, _ in ended])
+                await self._follow_up(ended, again=again)""",
         "tests/unit/steps/test_settle.py",
     ),
     "settled-bodies-removed": Bug(

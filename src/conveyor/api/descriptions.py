@@ -222,8 +222,9 @@ FIELDS: dict[str, Sentences] = {
         "content_type": "The content type that the site gave the page.",
         "size": "The bytes of the result.",
         "final_url": "The URL after redirects, if it is another one.",
-        "spend": "What all calls of the task cost, in the run that paid them; absent if some were "
-        "made before this was recorded.",
+        "credits": "The credits that all calls of the task cost, in the run that paid them; absent if "
+        "some were made before this was recorded.",
+        "cost": "The same in dollars.",
     },
     "WireFailures": {
         "failed": "How many tasks of the run failed.",
