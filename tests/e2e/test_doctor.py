@@ -318,6 +318,10 @@ def test_a_running_service_is_asked_and_tells_the_same(folder: Folder) -> None:
         told = doctor(folder, code=1)
         assert told[0]["running"] is True
         assert findings(told) == at_rest
+        gateway.process.kill()
+        gateway.process.wait()
+        [note] = [one for one in findings(doctor(folder, code=1)) if one not in at_rest]
+        assert (note["severity"], note["code"]) == ("note", "gateway_silent")
         for secret in (SECRET, "hush", json.loads(notice.read_text())["token"]):
             assert secret not in json.dumps(told)
         assert str(program.process.pid) == (folder.path / "conveyor.lock").read_text().strip()

@@ -358,6 +358,7 @@ def build_offline_doctor(settings: Settings, stores: Stores, *, in_use: bool) ->
     sweep = build_sweep(
         settings, stores, complete, count_nothing, count_nothing, delete_run=delete_nothing
     )
+
     return build_doctor(settings, stores, sweep, running=in_use)
 
 
@@ -396,4 +397,5 @@ def build_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running:
         audit=audit,
         missed_steps=missed_steps,
         environment=environment,
+        gateway_responds=stores.gateway.check_health if isinstance(stores, Engines) else None,
     )

@@ -51,6 +51,7 @@ class Doctor:
     audit: Audit
     missed_steps: Callable[[], AsyncIterator[tuple[MissedStep, str]]]  # and when each is repaired
     environment: Callable[[], Awaitable[Environment]]
+    gateway_responds: Callable[[], Awaitable[bool]] | None  # None without a service
 
     async def examine(self, scope: DoctorScope) -> AsyncIterator[DoctorEvent]:
         """Yield findings and progress as they come, and a summary at the end."""
@@ -68,6 +69,13 @@ class Doctor:
                 "no_room",
                 f"{environment.free / 2**20:,.0f} MiB are free at {environment.folder}",
                 advice="free disk space: without it no page can be stored",
+            )
+        if self.gateway_responds and not await self.gateway_responds():
+            yield Finding(
+                severity=Severity.NOTE,
+                code="gateway_silent",
+                what="the gateway does not respond: no page can be fetched",
+                advice="check the setting `gateway` and the network of this machine",
             )
         async for finding in self._general(scope):
             yield finding

@@ -58,7 +58,9 @@ A_DAY = timedelta(days=1)
 Setting = Callable[[House], Awaitable[None]]
 
 
-def a_doctor(house: House, *, free: int = LEAST_ROOM, patient: bool = True) -> Doctor:
+def a_doctor(
+    house: House, *, free: int = LEAST_ROOM, patient: bool = True, responds: bool = True
+) -> Doctor:
     async def missed_steps() -> AsyncIterator[tuple[MissedStep, str]]:
         async for one in house.sweep.findings(patient=patient):
             yield one, house.sweep.when(one)
@@ -67,6 +69,9 @@ def a_doctor(house: House, *, free: int = LEAST_ROOM, patient: bool = True) -> D
         return Environment(
             version="1", running=True, folder="data", free=free, size=free, settings={}
         )
+
+    async def gateway_responds() -> bool:
+        return responds
 
     audit = Audit(
         metadata=house.metadata,
@@ -83,6 +88,7 @@ def a_doctor(house: House, *, free: int = LEAST_ROOM, patient: bool = True) -> D
         audit=audit,
         missed_steps=missed_steps,
         environment=environment,
+        gateway_responds=gateway_responds,
     )
 
 
@@ -298,6 +304,12 @@ async def test_a_full_disk_is_wrong() -> None:
     doctor = a_doctor(house, free=LEAST_ROOM - 1)
     found = [one async for one in doctor.examine(DoctorScope()) if isinstance(one, Finding)]
     assert [one.code for one in found] == ["no_room"]
+
+
+async def test_a_gateway_that_does_not_respond_is_a_note() -> None:
+    doctor = a_doctor(a_house(), responds=False)
+    found = [one async for one in doctor.examine(DoctorScope()) if isinstance(one, Finding)]
+    assert [(one.severity, one.code) for one in found] == [(Severity.NOTE, "gateway_silent")]
 
 
 async def test_a_body_that_is_gone_is_told_with_its_task() -> None:
