@@ -22,6 +22,7 @@ No method awaits, so no other coroutine sees a move half done.
 """
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ from conveyor.domain.job import Job
 from conveyor.domain.run import PauseState, Run
 from conveyor.domain.task import AccountBlocked, Task
 from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
-from conveyor.steps.dispatch.write_window import WriteWindow
+from conveyor.steps.dispatch.write_window import MESSAGES, WriteWindow
 from conveyor.steps.shared.attempt import Assignment, CallResult
 
 RATE_WINDOW = 0.05  # seconds over which finished calls are counted for a rate
@@ -303,10 +304,10 @@ class ActiveRun:
         """Claim nothing for a while: its engine is unavailable."""
         self.idle_until = until
 
-    def learn_speed(self, seconds: float) -> None:
-        """A claim or a settle of the run took so long."""
+    def learn_speed(self, seconds: float, *, tasks: int = 1) -> None:
+        """A claim of so many tasks, or a settle, of the run took so long."""
         if self.window:
-            self.window.learn(seconds)
+            self.window.learn(seconds / math.ceil(tasks / MESSAGES))
 
     def wake(self, run: Run) -> None:
         """Look for tasks at once: the run, as a consistent read shows it, is live."""

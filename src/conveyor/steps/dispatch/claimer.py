@@ -144,9 +144,16 @@ class Claimer:
             await self._take(group, {run: want}, permits, grants)
         except Unavailable as error:
             log.warning("dispatch.unavailable", run_id=run.id, why=str(error))
-            wait = self.config.unavailable_wait.total_seconds()
-            run.pause_claims(self.clock.monotonic() + wait)
+            self._pause_claims(run)
+        except Exception:
+            # Of this run only, such as by a row that cannot be read: other runs go on.
+            log.exception("step.bug", step="claim", run_id=run.id)
+            self._pause_claims(run)
         self.fetcher.capacity_changed.set()
+
+    def _pause_claims(self, run: ActiveRun) -> None:
+        wait = self.config.unavailable_wait.total_seconds()
+        run.pause_claims(self.clock.monotonic() + wait)
 
     async def _take(
         self,
@@ -157,17 +164,14 @@ class Claimer:
     ) -> int:
         """Claim tasks of runs in one call and start them; return how many."""
         started: Counter[ActiveRun] = Counter()
-        began_at = self.clock.monotonic()
         try:
             try:
-                tasks = await self.work.claim({run.id: want for run, want in wants.items()})
+                tasks = await self._claim_tasks(wants)
                 hosts = await self._reserve_hosts(tasks)
                 started = self._start(group, tasks, permits, hosts)
             finally:
                 # Before the next await: from now on the started tasks themselves hold the places.
                 _end_claims({run: grants[run] for run in wants})
-                for run in wants:
-                    run.learn_speed(self.clock.monotonic() - began_at)
             await self.settle_final([task for task in tasks if task.is_final])
         finally:
             # Also when the engine is unavailable: permits without tasks would block other processes.
@@ -184,6 +188,14 @@ class Claimer:
         self.discovery.rest(short)
         await self.discovery.leave_ended(run for run in wants if not started[run])
         return len(tasks)
+
+    async def _claim_tasks(self, wants: Mapping[ActiveRun, int]) -> Sequence[Task]:
+        began_at = self.clock.monotonic()
+        try:
+            return await self.work.claim({run.id: want for run, want in wants.items()})
+        finally:
+            for run, want in wants.items():
+                run.learn_speed(self.clock.monotonic() - began_at, tasks=want)
 
     def _start_prefetched(
         self, permits: dict[ActiveRun, int], grants: dict[ActiveRun, ClaimGrant]

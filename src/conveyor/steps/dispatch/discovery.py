@@ -163,6 +163,8 @@ class Discovery:
             if active.unsettled:
                 continue
             run = await self.metadata.get(Run, active.id)
+            if self.runs.get(active.id) is not active:
+                continue  # it left the map during the read
             if run is None or not run.is_live:
                 self.wake(active.id)
             elif self._is_idle_for_long(active) and not active.is_served:

@@ -66,7 +66,8 @@ class SettleGroups:
             return math.inf
         group = self.waiting[run_id]
         run, count = group.tasks[0][0].run, len(group.tasks)
-        is_last = run.unsettled == count and run.has_come_short
+        # Nothing more of the run finishes before this group is settled.
+        is_last = run.unsettled == count and (run.has_come_short or run.room() <= 0)
         if self.is_stopping or is_last or count >= FULL:
             return group.since
         if count >= ENOUGH:

@@ -8,7 +8,8 @@ makes it a little larger.
 
 from dataclasses import dataclass
 
-MOST_CLAIMED = 50  # tasks of a claim: more would wait for each other, as messages come in tens
+MESSAGES = 10  # that a queue delivers at a time; a claim takes them one batch after another
+MOST_CLAIMED = 5 * MESSAGES  # tasks of a claim: more would wait for each other
 FIRST_WINDOW = 100
 LEAST_WINDOW = 10
 STEP = 10
@@ -25,7 +26,7 @@ class WriteWindow:
         return min(MOST_CLAIMED, self.size - finished) - pending
 
     def learn(self, seconds: float) -> None:
-        """A claim or a settle of the run took so long."""
+        """A settle of the run, or a claim of as many tasks as messages come at a time, took so long."""
         if seconds > SLOW_WRITE:
             self.size = max(self.size // 2, LEAST_WINDOW)
         else:

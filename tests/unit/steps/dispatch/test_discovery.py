@@ -1,5 +1,6 @@
 """The map of live runs stays true although reads lag, fail, or never happen."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -280,3 +281,16 @@ async def test_changes_are_read_on_after_a_short_page() -> None:
     await dispatcher.discovery.refresh()
 
     assert dispatcher.runs.keys() == runs
+
+
+async def test_a_run_that_leaves_the_map_during_a_read_is_not_forgotten_twice() -> None:
+    house = a_house()
+    _, run_id = await house.submit(3)
+    config = quick(serve_idle=timedelta(microseconds=1))
+    dispatcher = a_dispatcher(house, ScriptedAttempts().attempt, config)
+    await dispatcher.discovery.refresh()
+    active = dispatcher.runs[run_id]
+    active.empty_since = house.clock.monotonic() - 1
+    await asyncio.gather(*[dispatcher.discovery.leave_ended([active]) for _ in range(2)])
+    assert run_id not in dispatcher.runs
+    assert active.key_state.limiter.runs == 0

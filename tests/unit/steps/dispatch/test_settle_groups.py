@@ -36,6 +36,7 @@ class Watched:
         self.delay = 0.0  # of each call
         self.slow: dict[RunId, float] = {}  # delays of calls in which these runs have a part
         self.away: frozenset[RunId] = frozenset()  # runs that cannot be claimed
+        self.why: Exception = Unavailable("away")
         settle, take = MemoryClaims.settle, MemoryClaims.take
 
         async def watched_settle(
@@ -49,7 +50,7 @@ class Watched:
             claims: MemoryClaims, run_id: RunId, task_ids: Sequence[TaskId], *, stamp: str = ""
         ) -> Sequence[Task]:
             if run_id in self.away:
-                raise Unavailable("away")
+                raise self.why
             return await self._delayed(
                 "take", {run_id}, lambda: take(claims, run_id, task_ids, stamp=stamp)
             )
@@ -171,7 +172,10 @@ def test_slow_runs_advance_at_the_same_pace(watched: Watched) -> None:
     assert max(others) < 1.3 * min(others)
 
 
-def test_a_run_that_cannot_be_claimed_delays_no_other(watched: Watched) -> None:
+@pytest.mark.parametrize("why", [Unavailable("away"), ValueError("a row that cannot be read")])
+def test_a_run_that_cannot_be_claimed_delays_no_other(watched: Watched, why: Exception) -> None:
+    watched.why = why
+
     async def ended() -> float:
         fleet = a_fleet(priced)
         await fleet.submit(10, jobs=5)
@@ -181,3 +185,19 @@ def test_a_run_that_cannot_be_claimed_delays_no_other(watched: Watched) -> None:
             return await fleet_ended(fleet, last)
 
     assert time_lapse.run(ended()) < 2.5
+
+
+def test_a_group_that_fills_the_window_of_its_run_does_not_wait(watched: Watched) -> None:
+    """With quick pages and slow writes, nothing more finishes before the group is settled."""
+    watched.delay = 0.6
+    fleet = a_fleet(priced)
+    fleet.gateway.fastest = fleet.gateway.slowest = 0.01
+    assert time_lapse.run(drain(fleet, 200)) < 18  # 21 s with waits
+
+
+def test_many_short_writes_of_a_claim_are_not_a_slow_one(watched: Watched) -> None:
+    """Messages come in tens: five takes of 0.15 s are one claim of 50 tasks."""
+    watched.delay = 0.15
+    fleet = a_fleet(priced, cap=100)
+    fleet.gateway.fastest = fleet.gateway.slowest = 0.2
+    assert time_lapse.run(drain(fleet, 1_000)) < 20  # 23 s with a smaller window
