@@ -27,6 +27,7 @@ except ImportError:
     ) from None
 
 KEY = "demo-key"
+MARKER = ".conveyor-demo"  # in a folder that the demo may empty
 POLL = 0.1  # seconds
 PATIENCE = 300.0  # seconds
 STARTS_WITHIN = 300.0  # seconds, on a machine that is busy with something else
@@ -36,8 +37,7 @@ def run_demo(count: int, folder: str, engine: str | None = None) -> None:
     """Run it from start to end; exits with 1 if a URL is not accounted for."""
     console = Console()
     target = Path(folder)
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    _make_empty(target)
     what = f"a deployment on {engine}" if engine else "Conveyor and a mock gateway"
     console.print(f"Starting {what}; everything is kept in [b]{target}/[/b]")
     with (
@@ -49,6 +49,26 @@ def run_demo(count: int, folder: str, engine: str | None = None) -> None:
         whole = _scrape(client, count, target, console)
     if not whole:
         sys.exit(1)
+
+
+def _make_empty(target: Path) -> None:
+    """Create the folder, or remove what an earlier demo left in it; leave any other folder alone."""
+    marker = target / MARKER
+    if target.exists() and not marker.exists() and not (target.is_dir() and _is_empty(target)):
+        raise RefusedToStart(
+            f"{target} exists and was not made by the demo: name another folder with --data"
+        )
+    target.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+    for path in target.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path != marker:
+            path.unlink()
+
+
+def _is_empty(folder: Path) -> bool:
+    return not any(folder.iterdir())
 
 
 @contextmanager

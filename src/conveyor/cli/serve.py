@@ -124,7 +124,9 @@ def mock_gateway(
 
 def demo(
     urls: Annotated[int, typer.Option(help="How many URLs to scrape.")] = 1000,
-    data: Annotated[str, typer.Option(help="Folder for the results.")] = "demo",
+    data: Annotated[
+        str, typer.Option(help="Folder for the results; emptied if a demo made it.")
+    ] = "demo",
     engine: Annotated[
         Literal["aws", "postgres"] | None,
         typer.Option(
