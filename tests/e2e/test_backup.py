@@ -1,7 +1,9 @@
 """`conveyor backup`: one moment of a data folder, while a service works on it."""
 
 import asyncio
+import errno
 import json
+import os
 import random
 import signal
 import subprocess
@@ -15,12 +17,13 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.segments.store import open_segment_store
 from conveyor.adapters.system.clock import SystemClock
-from conveyor.app.backup import HELD, back_up
+from conveyor.app.backup import HELD, back_up, remove_links
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.settings import Settings
@@ -39,6 +42,7 @@ TASKS = [
 ]
 LONG = 400  # tasks of a job whose list is staged
 MOST = 60  # jobs: each must end on the copy too
+OTHER_USER = 12_345
 PAUSE = 0.02  # seconds between submits
 
 
@@ -300,6 +304,41 @@ def test_the_next_start_removes_what_a_killed_backup_left(
         service(data=data, gateway=gateway.url, environ=ENVIRON),
     ):
         assert not (data / HELD).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_links_that_root_makes_belong_to_the_user_of_the_service(
+    at_rest: tuple[Path, JobId, RunId], tmp_path: Path
+) -> None:
+    original, *_ = at_rest
+    data = tmp_path / "data"
+    _backup(original, data)
+    os.chown(data, OTHER_USER, OTHER_USER)
+    seen: set[tuple[int, int]] = set()
+
+    def look(_done: int, _all: int) -> None:
+        folders = [data / HELD, *(path for path in (data / HELD).rglob("*") if path.is_dir())]
+        assert len(folders) > 2
+        seen.update((one.stat().st_uid, one.stat().st_gid) for one in folders)
+
+    back_up(_settings(data), tmp_path / "copy", with_keys=False, on_progress=look)
+    assert seen == {(OTHER_USER, OTHER_USER)}
+
+
+def test_a_start_goes_on_without_removing_links_that_it_may_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the user of the service, after root's backup was killed."""
+    (tmp_path / HELD).mkdir()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with capture_logs() as logs:
+        remove_links(tmp_path)
+    assert [line["event"] for line in logs] == ["backup.links.left"]
+    assert str(tmp_path / HELD) in logs[0]["hint"]
 
 
 def _settings(data: Path) -> Settings:

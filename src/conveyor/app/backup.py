@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from conveyor.adapters.crypto.key_files import CURRENT, OLD
 from conveyor.adapters.files.blobs import DRAFT
@@ -41,6 +42,8 @@ PACKS = Path("bodies", SEGMENTS)
 CHUNK = 1024 * 1024
 MOST_TRIES = 20  # moments at which compaction has just unlinked a segment
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+log = structlog.get_logger()
 
 OnProgress = Callable[[int, int], None]  # bytes copied, and all
 
@@ -85,9 +88,15 @@ def back_up(
 def remove_links(folder: Path) -> None:
     """Remove what a backup left that was killed, unless one is under way."""
     held = folder / HELD
-    with suppress(FileNotFoundError), locked(held, wait=False) as is_mine:
-        if is_mine:
-            shutil.rmtree(held, ignore_errors=True)
+    try:
+        with locked(held, wait=False) as is_mine:
+            if is_mine:
+                shutil.rmtree(held)
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # perhaps of another user; the service can do without
+        hint = f"remove {held}: removed files in it still take space"
+        log.warning("backup.links.left", folder=str(held), error=str(error), hint=hint)
 
 
 def _check(settings: Settings, target: Path) -> None:
@@ -113,7 +122,7 @@ def _check(settings: Settings, target: Path) -> None:
 def _links(folder: Path) -> Iterator[Path]:
     """An empty folder for hard links, which one backup has at a time."""
     held = folder / HELD
-    held.mkdir(mode=0o700, exist_ok=True)
+    _make(held, owner=folder)
     with locked(held, wait=False) as is_mine:
         if not is_mine:
             raise RefusedToStart(f"another backup of {folder} is under way: wait for its end")
@@ -122,6 +131,14 @@ def _links(folder: Path) -> Iterator[Path]:
             yield held
         finally:
             shutil.rmtree(held, ignore_errors=True)
+
+
+def _make(new: Path, *, owner: Path) -> None:
+    """Make a folder that the service's user can remove, also if root makes the backup."""
+    new.mkdir(mode=0o700, exist_ok=True)
+    if os.geteuid() == 0:
+        of = owner.stat()
+        os.chown(new, of.st_uid, of.st_gid)
 
 
 def _empty(folder: Path) -> None:
@@ -191,7 +208,8 @@ def _link(folder: Path, held: Path, path: Path) -> int:
     except FileNotFoundError:
         if link.parent.exists():
             raise
-        link.parent.mkdir(parents=True)
+        for parent in reversed(path.parents[:-1]):
+            _make(held / parent, owner=folder)
         os.link(folder / path, link)
     return link.stat().st_size
 
