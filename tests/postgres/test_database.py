@@ -23,6 +23,7 @@ from tests.harness.postgres import TestDatabases, a_postgres, address_at, connec
 from tests.harness.programs import free_port
 
 LATEST = migrations()[-1][0]
+RELEASED = 1  # the schema of the release before, which also runs on the next
 COLUMNS = """
 SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default
   FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2
@@ -43,6 +44,11 @@ async def test_the_schema_is_what_the_migrations_replay_to(postgres_18: TestData
         await connection.execute((files("conveyor.adapters.postgres") / "schema.sql").read_text())
 
     assert await _schema(replayed) == await _schema(written)
+
+
+def test_a_release_adds_at_most_one_script() -> None:
+    assert [version for version, _ in migrations()] == list(range(1, LATEST + 1))
+    assert LATEST <= RELEASED + 1
 
 
 async def test_migrations_at_the_same_time_run_each_script_once(

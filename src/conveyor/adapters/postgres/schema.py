@@ -1,9 +1,9 @@
 """The schema of a PostgreSQL database, and its upgrades while processes of two releases run.
 
 Scripts are numbered. A release knows the schema of its last script, n, and also runs on n + 1: its
-successor upgrades the schema first and replaces the processes then. So a script only adds what the
-release before it can ignore (expand), and what a release no longer uses is removed by a script of the
-release after it (contract).
+successor upgrades the schema first and replaces the processes then. So a release adds at most one
+script, which only adds what the release before it can ignore (expand), and what a release no longer
+uses is removed by the script of the release after it (contract).
 """
 
 from collections.abc import Sequence
