@@ -5,12 +5,19 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 import pytest
 
+from conveyor.adapters.postgres import coordination
 from conveyor.adapters.postgres.address import PostgresAddress
-from conveyor.adapters.postgres.coordination import CLEAN_EVERY, PostgresCoordination
+from conveyor.adapters.postgres.coordination import (
+    CLEAN_EVERY,
+    POLL_APART,
+    RESYNC_EVERY,
+    PostgresCoordination,
+)
 from conveyor.adapters.postgres.database import open_database
 from conveyor.adapters.postgres.permits import LOCK, _lock_key
 from conveyor.adapters.postgres.schema import migrate_at
@@ -111,6 +118,48 @@ async def test_notifications_arrive_by_polls_where_a_pooler_hides_the_session(
         assert await anext(notifications) == Notification("runs", None)
         await other.notify("runs", ["name"])
         assert await anext(notifications) == Notification("runs", frozenset({"name"}))
+
+
+async def test_many_notifications_arrive_by_name_and_seldom_make_all_be_read_again(
+    postgres_18: TestDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination, "MOST_NOTIFICATIONS", 3)
+    clock = FakeClock()
+    async with (
+        _opened(await postgres_18.empty(), clock) as (one, other),
+        aclosing(one.notifications(["runs"])) as notifications,
+        asyncio.timeout(60),
+    ):
+        assert await anext(notifications) == Notification("runs", None)
+        for number in range(8):
+            clock.advance(timedelta(milliseconds=10))
+            await other.notify("runs", [f"{number}"])
+        newest = frozenset({"5", "6", "7"})
+        assert await anext(notifications) == Notification("runs", newest)
+        await other.notify("runs", ["late"])
+        assert await anext(notifications) == Notification("runs", frozenset({"late"}))
+
+        clock.advance(RESYNC_EVERY)
+        assert await anext(notifications) == Notification("runs", None), "some were missed"
+        clock.advance(timedelta(seconds=1))
+        await other.notify("runs", ["next"])
+        assert await anext(notifications) == Notification("runs", frozenset({"next"}))
+
+
+async def test_a_subscriber_that_is_told_of_each_notification_polls_four_times_a_second(
+    postgres_18: TestDatabases,
+) -> None:
+    async with (
+        _opened(await postgres_18.empty(), FakeClock()) as (one, other),
+        aclosing(one.notifications(["runs"])) as notifications,
+        asyncio.timeout(60),
+    ):
+        assert await anext(notifications) == Notification("runs", None)
+        began = monotonic()
+        for number in range(5):
+            await other.notify("runs", [f"{number}"])
+            assert await anext(notifications) == Notification("runs", frozenset({f"{number}"}))
+        assert monotonic() - began >= 5 * POLL_APART.total_seconds()
 
 
 @pytest.mark.long

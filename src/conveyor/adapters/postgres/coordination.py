@@ -1,13 +1,14 @@
 """Coordination on PostgreSQL, so that one database is enough. `docs/storage/postgres.md` has more.
 
 Notifications are rows, which subscribers poll. Where the server can tell a session that there are new
-ones (LISTEN), the poll is made at once, else every second.
+ones (LISTEN), the poll is made at once, but not sooner than `POLL_APART` after the last; else every
+second.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -21,9 +22,11 @@ from conveyor.ports.coordination import Member, Notification
 
 DEADLINE = timedelta(seconds=2)  # of calls that requests wait for, and can do without
 POLL_EVERY = timedelta(seconds=1)  # for notifications
+POLL_APART = timedelta(seconds=0.25)  # at least: many notifications share a poll
 # A notification is found if its transaction ended within this time of its own timestamp.
 LATE = timedelta(seconds=10)
-MOST_NOTIFICATIONS = 500  # of one poll; with more, anything may have changed
+MOST_NOTIFICATIONS = 500  # of one poll, the newest; with more, some may be missed
+RESYNC_EVERY = LATE  # at most, while notifications are missed: it makes subscribers read everything
 CLEAN_EVERY = timedelta(minutes=1)
 CHANNEL = "conveyor_notifications"
 MEMBER = msgspec.json.Decoder(Member)
@@ -49,9 +52,9 @@ WITH sent AS (INSERT INTO notification (id, topic, names, sent_at) VALUES ($2, $
 SELECT pg_notify('{CHANNEL}', '')
 """
 NOTIFICATIONS = f"""
-SELECT id, topic, names FROM notification
+SELECT id, topic, names, sent_at FROM notification
  WHERE sent_at > {NOW} - $2::interval AND topic = ANY($3::text[])
- ORDER BY sent_at LIMIT {MOST_NOTIFICATIONS + 1}
+ ORDER BY sent_at DESC LIMIT $4
 """
 ANNOUNCE = f"""
 INSERT INTO member (id, doc, until) VALUES ($3, $4, {NOW} + $2)
@@ -116,29 +119,39 @@ class PostgresCoordination(PostgresPermits):
         wanted = sorted(set(topics))
         missed = [Notification(topic, None) for topic in wanted]
         async with self._database.listening(CHANNEL) as arrived:
-            polled_at = self._monotonic()
-            seen = {row["id"] for row in await self._sent(LATE, wanted)}
+            polled_at = resynced_at = self._monotonic()
+            rows, _ = await self._sent(LATE, wanted)
+            seen = {row["id"]: row["sent_at"] for row in rows}
             for one in missed:
                 yield one
             while True:
                 await arrived.wait(POLL_EVERY)
+                waited = self._monotonic() - polled_at
+                await asyncio.sleep(POLL_APART.total_seconds() - waited)
                 now = self._monotonic()
                 window, polled_at = LATE + timedelta(seconds=now - polled_at), now
-                rows = await self._sent(window, wanted)
-                if len(rows) > MOST_NOTIFICATIONS or window > CLEAN_EVERY:
-                    for one in missed:
-                        yield one
-                    continue  # those that were left out are found again, in part
+                rows, is_all = await self._sent(window, wanted)
                 names: dict[str, set[str]] = {}
                 for row in rows:
                     if row["id"] not in seen:
                         names.setdefault(row["topic"], set()).update(row["names"])
-                seen = {row["id"] for row in rows}
+                seen = _still_found(seen | {row["id"]: row["sent_at"] for row in rows})
+                # What an earlier poll missed is still within the time of this one.
+                is_overdue = not is_all and now - resynced_at >= RESYNC_EVERY.total_seconds()
+                if is_overdue or window > CLEAN_EVERY:
+                    resynced_at = now
+                    for one in missed:
+                        yield one
+                    continue
                 for topic, changed in names.items():
                     yield Notification(topic, frozenset(changed))
 
-    async def _sent(self, within: timedelta, topics: Sequence[str]) -> Sequence[Any]:
-        return await self._database.fetch(NOTIFICATIONS, self._now(), within, topics)
+    async def _sent(self, within: timedelta, topics: Sequence[str]) -> tuple[Sequence[Any], bool]:
+        """The newest notifications of that time, and whether they are all of them."""
+        rows = await self._database.fetch(
+            NOTIFICATIONS, self._now(), within, topics, MOST_NOTIFICATIONS + 1
+        )
+        return rows[:MOST_NOTIFICATIONS], len(rows) <= MOST_NOTIFICATIONS
 
     # Members.
 
@@ -155,6 +168,12 @@ class PostgresCoordination(PostgresPermits):
     async def members(self) -> Sequence[Member]:
         rows = await self._database.fetch(MEMBERS, self._now())
         return [MEMBER.decode(row["doc"]) for row in rows]
+
+
+def _still_found(seen: Mapping[str, datetime]) -> dict[str, datetime]:
+    """Those of the seen notifications that the next poll may find again."""
+    first = max(seen.values(), default=datetime.max) - 2 * LATE
+    return {number: sent_at for number, sent_at in seen.items() if sent_at > first}
 
 
 @asynccontextmanager
