@@ -459,7 +459,7 @@ def test_the_window_of_a_slow_run_is_the_codes() -> None:
     told = section("11.1 The dispatcher")
     assert f"for at most {write_window.MOST_CLAIMED} tasks" in told
     assert f"The window is {write_window.FIRST_WINDOW} at first." in told
-    assert f"more than {write_window.SLOW_WRITE:g} s halves it" in told
+    assert f"more than {write_window.SLOW_WRITE:g} s halve it" in told
     assert f"down to {write_window.LEAST_WINDOW};" in told
     assert f"any other makes it {write_window.STEP} larger" in told
 
