@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 from collections import Counter, deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from conveyor.adapters.aws.dynamodb.setup import set_up_table
 from conveyor.adapters.aws.dynamodb.table import DynamoTable, key_of_item
 from conveyor.adapters.aws.dynamodb.task_engine import DynamoTaskRows, open_task_rows
 from conveyor.adapters.aws.dynamodb.task_items import (
+    FIELDS,
     HOT_BYTES,
     NewParts,
     TaskRow,
@@ -283,6 +285,43 @@ def _large_row(spec: int, url: int, detail: int, final_url: int, *, status: Task
     shard = fnv32a(new.id) % 8
     key = ItemKey(f"Job#{JOB}#TS{shard}", f"T#{RUN}#{new.id}")
     return TaskRow(key=key, task=task, token="0" * 16, shard=shard)
+
+
+@pytest.mark.parametrize(
+    ("status", "claim_no", "cost"),
+    [
+        (TaskStatus.PENDING, 0, Spend()),
+        (TaskStatus.PROCESSING, 1, Spend()),  # its claim has not ended
+        (TaskStatus.PENDING, 1, None),
+        (TaskStatus.PROCESSING, 2, None),
+        (TaskStatus.SUCCESSFUL, 1, None),
+        (TaskStatus.FAILED, 0, None),  # inherited
+    ],
+)
+def test_what_the_release_before_spent_is_unknown(
+    status: TaskStatus, claim_no: int, cost: Spend | None
+) -> None:
+    row, place = _large_row(0, 0, 0, 0, status=status), RunPlace(JOB, 8)
+    task = replace(row.task, claim_no=claim_no)
+    item = packed(dataclasses.replace(row, task=task), NewParts("new")).item
+    fields = json.loads(item[FIELDS]["S"])
+    fields.pop("c", None)
+    old = item | {FIELDS: {"S": json.dumps(fields)}}
+
+    assert row_of(old, place).task.spend == cost
+
+
+@pytest.mark.parametrize("cost", [Spend(), Spend(3, 4), None])
+@pytest.mark.parametrize("claim_no", [0, 1, 2])
+@pytest.mark.parametrize("status", TaskStatus)
+def test_what_a_task_cost_is_read_back(
+    status: TaskStatus, claim_no: int, cost: Spend | None
+) -> None:
+    row = _large_row(0, 0, 0, 0, status=status)
+    task = replace(row.task, claim_no=claim_no, spend=cost)
+    item = packed(dataclasses.replace(row, task=task), NewParts("new")).item
+
+    assert row_of(item, RunPlace(JOB, 8)).task.spend == cost
 
 
 def test_histories_and_problems_beside_the_row_are_read_back() -> None:

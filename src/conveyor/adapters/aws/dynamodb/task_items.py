@@ -29,7 +29,7 @@ from conveyor.adapters.aws.dynamodb.layout import GSI1, INDEX_KEYS, ItemKey
 from conveyor.adapters.aws.dynamodb.table import key_of_item
 from conveyor.adapters.aws.dynamodb.task_keys import failed_partition, part_key, shard_of
 from conveyor.adapters.aws.item_size import Item, item_size
-from conveyor.domain.counts import Spend
+from conveyor.domain.counts import NOTHING, Spend
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import RunPlace
@@ -109,7 +109,11 @@ class StoredFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     problem: str | int | None = msgspec.field(name="p", default=None)
     reason: FailureReason | None = msgspec.field(name="w", default=None)
     facts: tuple[int | None, int | None, str | None] | None = msgspec.field(name="f", default=None)
-    spend: tuple[int, int] | None = msgspec.field(name="c", default=(0, 0))
+    # Null if it is unknown. Missing: nothing while no claim has ended, and unknown after that, because
+    # the release before this one leaves it out.
+    spend: tuple[int, int] | msgspec.UnsetType | None = msgspec.field(
+        name="c", default=msgspec.UNSET
+    )
     end: PartRef | None = msgspec.field(name="x", default=None)
     source_run_id: RunId | None = msgspec.field(name="o", default=None)
     scraped_at: int | None = msgspec.field(name="z", default=None)
@@ -327,7 +331,7 @@ def row_of(item: Item, place: RunPlace) -> TaskRow:
         problem=problem,
         reason=kept.reason,
         facts=PageFacts(http_status=http_status, duration_ms=duration_ms, final_url=final_url),
-        spend=Spend(*kept.spend) if kept.spend else None,
+        spend=_spend(kept, TaskStatus(fields[STATUS]), fields[CLAIM_NO]),
         source_run_id=kept.source_run_id,
         scraped_at=_moment(kept.scraped_at),
     )
@@ -367,13 +371,30 @@ def _stored(row: TaskRow) -> StoredFields:
         problem=LOST if kept_problem == WORKER_LOST else kept_problem,
         reason=task.reason,
         facts=stored_facts if any(value is not None for value in stored_facts) else None,
-        spend=(task.spend.credits, task.spend.nanos) if task.spend else None,
+        spend=_stored_spend(task),
         end=row.end,
         source_run_id=task.source_run_id,
         scraped_at=None if task.scraped_at is None else stamp(task.scraped_at),
         lines=row.lines,
         older=row.older,
     )
+
+
+def _has_ended_none(status: TaskStatus, claim_no: int) -> bool:
+    """Whether no claim of a row has ended: a claim changes its status and number alone."""
+    return (status, claim_no) in {(TaskStatus.PENDING, 0), (TaskStatus.PROCESSING, 1)}
+
+
+def _stored_spend(task: Task) -> tuple[int, int] | msgspec.UnsetType | None:
+    if task.spend == NOTHING and _has_ended_none(task.status, task.claim_no):
+        return msgspec.UNSET
+    return (task.spend.credits, task.spend.nanos) if task.spend is not None else None
+
+
+def _spend(kept: StoredFields, status: TaskStatus, claim_no: int) -> Spend | None:
+    if isinstance(kept.spend, msgspec.UnsetType):
+        return NOTHING if _has_ended_none(status, claim_no) else None
+    return Spend(*kept.spend) if kept.spend is not None else None
 
 
 def _spec_beside(row: TaskRow, new: NewParts) -> TaskRow:
