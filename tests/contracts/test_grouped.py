@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from conveyor.adapters.memory.queues import MemoryQueues
-from conveyor.adapters.queued.grouping import GroupedQueues
+from conveyor.adapters.queued.grouping import LATE, TICK, WAIT, GroupedQueues
+from conveyor.app.sqs import visibility_for
 from conveyor.domain.ids import RunId
 from conveyor.errors import Unavailable
 from conveyor.ports.queues import TaskMessage
@@ -27,9 +28,12 @@ class Recorded(MemoryQueues):
         super().__init__(LapseClock(), visibility=VISIBILITY, random=Random(1))
         self.calls: list[tuple[str, int]] = []  # each with its number of messages
         self.is_down = False
+        self.takes = 0.0  # seconds, of a receive
 
     async def receive(self, run_id: RunId, limit: int) -> Sequence[TaskMessage] | None:
         self._note("receive", limit)
+        if self.takes:
+            await asyncio.sleep(self.takes)
         return await super().receive(run_id, limit)
 
     async def ack(self, run_id: RunId, receipts: Sequence[str]) -> None:
@@ -151,7 +155,7 @@ def test_a_retry_for_which_its_process_has_no_place_goes_to_others() -> None:
     lapse(story())
 
 
-@pytest.mark.parametrize(("age", "delay"), [(1, 3.5), (19, 2)])
+@pytest.mark.parametrize(("age", "delay"), [(1, 3.5), (12, 2)])
 def test_a_retry_goes_through_the_queue_if_it_is_not_soon_or_its_message_is_old(
     age: float, delay: float
 ) -> None:
@@ -239,6 +243,52 @@ def test_what_a_run_does_not_start_goes_back_to_other_processes() -> None:
             other += await bench.below.receive(RUN, 10) or []
 
         assert len(taken) + len(other) == 200
+
+    lapse(story())
+
+
+def test_what_a_slow_receive_brings_after_a_pause_goes_back_too() -> None:
+    async def story() -> None:
+        bench, other = Bench(), list[TaskMessage]()
+        await bench.given(200)
+        taken = await bench.take_steadily(10)
+        taken += await bench.receive(len(bench.queues._runs[RUN].kept))
+        bench.below.takes = VISIBILITY.total_seconds() / 3
+        taken += await bench.receive(1)
+        bench.below.takes = 0.0
+        assert bench.below.of("receive")[-1] > 1
+
+        await asyncio.sleep(16)
+        for _ in range(30):
+            other += await bench.below.receive(RUN, 10) or []
+
+        assert len(taken) + len(other) == 200
+
+    lapse(story())
+
+
+@pytest.mark.parametrize("delay", [0.5, 1, 2.9])
+def test_a_kept_retry_starts_early_enough_for_its_first_renewal(delay: float) -> None:
+    """With the shortest visibility, and the longest wait for each step."""
+
+    async def story() -> None:
+        lease, renewal = 30.0, 10.0
+        visibility = visibility_for(timedelta(seconds=lease))
+        starts = list[float]()
+        for age in range(1, 20):
+            below = MemoryQueues(LapseClock(), visibility=visibility, random=Random(1))
+            queues = GroupedQueues(below, LapseClock(), visibility=visibility)
+            await queues.open(RUN)
+            await queues.send(RUN, [(one, NOW) for one in ids_of(new_tasks(RUN, 1))])
+            [message] = await queues.receive(RUN, 1) or ()
+            await asyncio.sleep(age)
+            await queues.postpone(RUN, {message.receipt: timedelta(seconds=delay)})
+            await asyncio.sleep(delay + 0.01)
+            if [one.receipt for one in await queues.receive(RUN, 1) or ()] == [message.receipt]:
+                starts.append(age + delay)
+        assert {age + delay for age in range(1, 5)} <= {*starts}
+        waits = LATE + TICK + lease / 2 + renewal + visibility.total_seconds() * WAIT
+        assert max(starts) + waits < visibility.total_seconds()
 
     lapse(story())
 

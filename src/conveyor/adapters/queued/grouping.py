@@ -5,7 +5,7 @@
 | receive | what a run takes beyond the tasks that can start now is kept for its next receives | as many as it started lately within `AHEAD` of the visibility timeout |
 | ack | acknowledged messages wait for nine others | for `WAIT` of the visibility timeout |
 | postpone | the same | also for half of their delay, from which the wait is taken off |
-| postpone for `SOON` or less, then receive | neither call is made: a retry is kept until it is due, and the next receive of its run takes it | until `LATE` after it is due; it must be due within `REUSED` of the visibility timeout since its receive |
+| postpone for `SOON` or less, then receive | neither call is made: a retry is kept until it is due, and the next receive of its run takes it | until `LATE` after it is due, and for `GIVE_BACK` of the visibility timeout since its receive |
 
 A message that waits is hidden meanwhile. If the process dies, its visibility ends, and the next
 delivery finds its row: final, waiting for a retry, or due.
@@ -28,8 +28,9 @@ AHEAD = 1 / 12
 WAIT = 1 / 12
 SOON = 3.0  # seconds: shorter than any wait of a message whose receive started no task
 LATE = 1.0  # seconds
-REUSED = 1 / 3  # so that the rest of the timeout is long enough to renew it
-GIVE_BACK = 1 / 4  # of the visibility timeout: when kept messages are left to other processes
+# Of the visibility timeout, since the receive of a message: when it is left to other processes unless
+# its task has started. The rest is long enough to renew it, at three quarters of a lease.
+GIVE_BACK = 1 / 4
 TICK = 0.25  # seconds between looks for what has waited long enough
 FLUSH = 3.0  # seconds
 RATE_WINDOW = 1.0  # seconds over which messages are counted for a rate
@@ -78,8 +79,8 @@ class GroupedQueues:
 
     def __init__(self, queues: Queues, clock: Clock, *, visibility: timedelta) -> None:
         self._queues, self._clock = queues, clock
-        self._ahead, self._wait, self._reused, self._give_back = (
-            visibility.total_seconds() * share for share in (AHEAD, WAIT, REUSED, GIVE_BACK)
+        self._ahead, self._wait, self._give_back = (
+            visibility.total_seconds() * share for share in (AHEAD, WAIT, GIVE_BACK)
         )
         self._runs: dict[RunId, RunGroups] = {}
         self._watch: asyncio.Task[None] | None = None
@@ -113,6 +114,7 @@ class GroupedQueues:
             if found is None and not taken:
                 self._runs.pop(run_id, None)
                 return None
+            groups = self._groups(run_id)  # again: the watch may have removed them meanwhile
             now = self._clock.monotonic()
             received = [(now, message) for message in found or ()]
             taken += received[:missing]
@@ -137,7 +139,8 @@ class GroupedQueues:
         for receipt, delay in delays.items():
             until = now + delay.total_seconds()
             received = groups.started.pop(receipt, None)
-            if received and 0 < until - now <= SOON and until - received[0] <= self._reused:
+            is_soon = 0 < until - now <= SOON
+            if received and is_soon and until + LATE + TICK <= received[0] + self._give_back:
                 groups.retries[receipt] = until, received
             else:
                 groups.hidings[receipt] = until, min((now + until) / 2, now + self._wait)
@@ -197,7 +200,7 @@ class GroupedQueues:
             if due <= now - LATE:
                 del groups.retries[receipt]
                 groups.hidings[receipt] = now, now
-        groups.forget_started(now - self._reused)
+        groups.forget_started(now - self._give_back)
         await self._send_hidings(run_id, groups, now)
 
     # The watch: it runs while there are runs with messages, or were until a moment ago.
@@ -215,8 +218,9 @@ class GroupedQueues:
                     if any(by <= now for by in groups.acks.values()):
                         await self._send_acks(run_id, groups, len(groups.acks))
                     await self._return_kept(run_id, groups, older_than=self._give_back)
-                if groups.is_empty and now - groups.since >= self._give_back:
-                    self._runs.pop(run_id, None)
+                is_known = self._runs.get(run_id) is groups
+                if is_known and groups.is_empty and now - groups.since >= self._give_back:
+                    del self._runs[run_id]
 
 
 def whole_calls(messages: int) -> int:
