@@ -1,6 +1,6 @@
 """Work: the dispatcher claims tasks under leases, renews the leases and settles the tasks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -8,6 +8,7 @@ import msgspec
 
 from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.task import Settlement, Task
+from conveyor.errors import Unavailable
 
 # Bytes of texts (`size_of`) that one claim returns. Other writes of the engine wait meanwhile.
 CLAIM_BYTES = 4 * 1024 * 1024
@@ -25,6 +26,14 @@ class Released(Held, frozen=True, gc=False):
     """A claim that was released."""
 
     failed: bool  # its task, which had lost too many workers
+
+
+class PartlyRenewed(Unavailable):
+    """Some leases could not be extended. All others were, except those of the claims that fell."""
+
+    def __init__(self, why: str, *, fallen: Collection[Held], unknown: Collection[Held]) -> None:
+        super().__init__(why)
+        self.fallen, self.unknown = fallen, unknown
 
 
 class Work(Protocol):
@@ -76,7 +85,8 @@ class Work(Protocol):
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         """Extend the leases of claims that still hold their tasks; return the other claims.
 
-        The dispatcher stops the calls of the claims that are returned.
+        The dispatcher stops the calls of the claims that are returned. An engine that renews claims
+        one by one raises `PartlyRenewed` if it failed for some of them.
         """
         ...
 

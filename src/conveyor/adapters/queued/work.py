@@ -36,7 +36,7 @@ from conveyor.errors import Unavailable
 from conveyor.ports.claims import Claims
 from conveyor.ports.clock import Clock
 from conveyor.ports.queues import TASK_MESSAGE_VERSION, Queues, TaskMessage
-from conveyor.ports.work import CLAIM_BYTES, Held, Released
+from conveyor.ports.work import CLAIM_BYTES, Held, PartlyRenewed, Released
 
 log = structlog.get_logger()
 
@@ -145,13 +145,22 @@ class QueuedWork:
         return taken
 
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
-        fallen = await self._claims.renew(held)
+        failed: PartlyRenewed | None = None
+        try:
+            fallen = await self._claims.renew(held)
+        except PartlyRenewed as error:
+            failed, fallen = error, list(error.fallen)
+        unknown = frozenset(failed.unknown if failed else ())
         for claim in fallen:
             # A claim that is being settled cannot be renewed either, but `settle` needs its receipt.
             if claim not in self._settling:
                 self._receipts.pop(claim, None)
-        known = _grouped((one.run_id, one) for one in held if one in self._receipts)
+        known = _grouped(
+            (one.run_id, one) for one in held if one in self._receipts and one not in unknown
+        )
         _raise_bugs(await _side_by_side([partial(self._hide, *group) for group in known.items()]))
+        if failed:
+            raise failed
         return fallen
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:

@@ -28,7 +28,7 @@ permit is the right to one call of a job, over all processes.
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 
@@ -44,7 +44,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.work import Held, Work
+from conveyor.ports.work import Held, PartlyRenewed, Work
 from conveyor.steps.dispatch.active_run import ActiveRun, InFlight, Places
 from conveyor.steps.dispatch.claimer import Claimer
 from conveyor.steps.dispatch.config import BATCH_WAIT, SETTLE_LOOPS, DispatchConfig
@@ -404,17 +404,26 @@ class Dispatcher:
         """Renew leases by age, and the permits of all tasks in flight; drop claims that are lost."""
         now = self.clock.monotonic()
         old = [entry for entry in self.inflight.values() if self._needs_renewal(entry, now)]
-        held = [Held(entry.task.run_id, entry.task.id, entry.task.claim_no) for entry in old]
+        held = {Held(entry.task.run_id, entry.task.id, entry.task.claim_no): entry for entry in old}
         try:
-            for lost in await self.work.renew(held) if held else ():
-                self.fetcher.drop_lost(lost)
-            for entry in old:
-                entry.renewed_at = now
+            self._note_renewed(held, await self.work.renew([*held]) if held else (), now)
+        except PartlyRenewed as error:
+            rest = {one: entry for one, entry in held.items() if one not in error.unknown}
+            self._note_renewed(rest, error.fallen, now)
+            raise
         finally:
             # Also when the leases could not be renewed: the calls go on, and other processes must
             # not take their permits. Read again, because renewing a permit that was released
             # meanwhile would take it for no call.
             await self.permits.renew(self.inflight.values())
+
+    def _note_renewed(
+        self, held: Mapping[Held, InFlight], fallen: Collection[Held], now: float
+    ) -> None:
+        for lost in fallen:
+            self.fetcher.drop_lost(lost)
+        for entry in held.values():
+            entry.renewed_at = now
 
     def _needs_renewal(self, entry: InFlight, now: float) -> bool:
         youngest = self.config.renew_from.total_seconds()

@@ -18,6 +18,7 @@ from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import RunPlace
 from conveyor.domain.task import NewRow, TaskStatus
 from conveyor.errors import Unavailable
+from conveyor.ports.work import PartlyRenewed
 from conveyor.testing.dynamodb.in_process import client_in_process
 from conveyor.testing.factories import (
     JOB,
@@ -139,6 +140,49 @@ def test_a_lapsed_task_that_cannot_be_taken_over_holds_back_no_other(
         assert [task.holder for task in taken].count("one") == 1
         with pytest.raises(Unavailable):
             await (await world.open("two")).claims.take(RUN, ids)
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", ["ThrottlingError", None])
+def test_claims_are_renewed_although_others_are_throttled(
+    monkeypatch: pytest.MonkeyPatch, error: str | None
+) -> None:
+    """By entries of a request, or as a whole request."""
+
+    async def main() -> None:
+        world = World()
+        rows, other = await world.open(), await world.open("other")
+        tasks = list(await given_claims(rows, 30))
+        gone = tasks.pop()
+        assert all(await settle(rows, [gone], scraped()))
+        throttled = {task.id for task in (tasks[:25] if error is None else tasks[:1])}
+        execute = DynamoDbBatches.execute
+
+        async def execute_some(
+            self: DynamoDbBatches, statements: Sequence[Any], **options: Any
+        ) -> Sequence[StatementResult]:
+            if error is None and len(statements) == 25:
+                raise Unavailable("throttled")
+            return [
+                StatementResult(error=error)
+                if error and any(name in str(one) for name in throttled)
+                else (await execute(self, [one], **options))[0]
+                for one in statements
+            ]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(DynamoDbBatches, "execute", execute_some)
+            await asyncio.sleep(LEASE.total_seconds() / 2)
+            with pytest.raises(PartlyRenewed, match=r"throttled|Throttling") as failed:
+                await rows.claims.renew([held(task) for task in [*tasks, gone]])
+        assert {claim.task_id for claim in failed.value.unknown} == throttled
+        assert list(failed.value.fallen) == [held(gone)]
+
+        await asyncio.sleep(LEASE.total_seconds() / 2 + 1)
+        await other.claims.take(RUN, [task.id for task in tasks])
+        lost = await rows.claims.renew([held(task) for task in tasks])
+        assert {claim.task_id for claim in lost} == throttled
 
     run(main())
 

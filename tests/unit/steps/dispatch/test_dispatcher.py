@@ -25,6 +25,7 @@ from conveyor.domain.task import (
     Throttled,
 )
 from conveyor.errors import StorageFull, Unavailable
+from conveyor.ports.work import Held, PartlyRenewed
 from conveyor.steps import settle
 from conveyor.steps.dispatch import storage_pause
 from conveyor.steps.dispatch.gateway_keys import GatewayKeyState
@@ -406,6 +407,38 @@ async def test_a_dispatcher_that_slept_through_its_own_lease_takes_its_task_anew
     [task] = await house.rows(run_id)
     assert (task.claim_no, task.lost, task.status) == (2, 1, TaskStatus.SUCCESSFUL)
     assert await permits_held(house.coordination, job_id) == 0
+
+
+async def test_a_lease_that_could_not_be_renewed_is_tried_again_without_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house, gateway = a_house(), ScriptedAttempts(is_open=False)
+    await house.submit(3, max_inflight=3)
+    dispatcher = a_dispatcher(
+        house, gateway.attempt, quick(renewal=AGES, renew_from=LEASE / 2), clock=house.clock
+    )
+    asked = list[Sequence[Held]]()
+
+    async def renew_two(given: Sequence[Held]) -> Sequence[Held]:
+        asked.append(given)
+        if len(given) == 1:
+            return []
+        raise PartlyRenewed("throttled", fallen=given[:1], unknown=given[1:2])
+
+    async with running(dispatcher):
+        await until(lambda: len(gateway.started) == 3)
+        with monkeypatch.context() as patched:
+            patched.setattr(dispatcher.work, "renew", renew_two)
+            house.clock.advance(LEASE / 2)
+            with pytest.raises(PartlyRenewed):
+                await dispatcher.renew()
+            await dispatcher.renew()
+        await until(lambda: gateway.cancelled)
+        gateway.gate.set()
+
+    [first, second] = asked
+    assert (len(first), list(second)) == (3, [first[1]])
+    assert [task.id for task in gateway.cancelled] == [first[0].task_id]
 
 
 async def test_a_permit_released_during_a_renewal_is_not_taken_anew() -> None:

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 
 from conveyor.adapters.aws.client import DEADLINE, AwsClient
 from conveyor.adapters.aws.dynamodb.calls import ItemCalls
+from conveyor.adapters.aws.dynamodb.together import together
 from conveyor.adapters.aws.faults import RETRYABLE_ENTRIES
 from conveyor.adapters.aws.item_size import Item
 from conveyor.errors import Unavailable
@@ -107,6 +109,22 @@ class DynamoDbBatches:
                 break
             await self._client.pause(attempt)
         return [results[n] for n in range(len(statements))]
+
+    async def execute_each(self, statements: Sequence[Mapping[str, Any]]) -> list[StatementResult]:
+        """Execute any number of statements that may be repeated, each whatever comes of the others."""
+
+        async def execute(batch: Sequence[Mapping[str, Any]]) -> Sequence[StatementResult]:
+            try:
+                return await self.execute(batch, repeatable=True)
+            except Unavailable as error:
+                return [StatementResult(error=str(error))] * len(batch)
+
+        batches = [
+            statements[at : at + MOST_STATEMENTS]
+            for at in range(0, len(statements), MOST_STATEMENTS)
+        ]
+        groups = await together([partial(execute, batch) for batch in batches])
+        return [result for group in groups for result in group]
 
     async def _rounds(self, deadline: timedelta) -> AsyncIterator[tuple[int, timedelta]]:
         """Number the rounds until the deadline, and say how much time is left for each."""

@@ -78,7 +78,7 @@ from conveyor.domain.task import (
 )
 from conveyor.errors import Stale, Unavailable
 from conveyor.ports.clock import Clock
-from conveyor.ports.work import CLAIM_BYTES, Held, Released
+from conveyor.ports.work import CLAIM_BYTES, Held, PartlyRenewed, Released
 
 MOST_HELD = 20_000  # rows of claims that a process remembers
 
@@ -144,16 +144,20 @@ class DynamoClaims:
             }
             for claim, key in known
         ]
-        results = await self._execute(statements)
-        standing = {
-            claim
-            for (claim, _), result in zip(known, results, strict=True)
+        results = await self._table.batches.execute_each(statements)
+        standing, errors = set[Held](), dict[Held, str]()
+        for (claim, _), result in zip(known, results, strict=True):
             # A later renewal may have come first.
-            if not result.error or is_held(result.item, *self._fence(claim.claim_no))
-        }
-        fallen = [claim for claim in held if claim not in standing]
+            if not result.error or is_held(result.item, *self._fence(claim.claim_no)):
+                standing.add(claim)
+            elif result.error != CONDITION:
+                errors[claim] = result.error
+        fallen = [claim for claim in held if claim not in standing and claim not in errors]
         for claim in fallen:
             self._held.pop(claim, None)
+        if errors:
+            why = f"dynamodb: {len(errors)} claims were not renewed: {next(iter(errors.values()))}"
+            raise PartlyRenewed(why, fallen=fallen, unknown=errors.keys())
         return fallen
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
