@@ -172,7 +172,9 @@ class PostgresCoordination(PostgresPermits):
 
 def _still_found(seen: Mapping[str, datetime]) -> dict[str, datetime]:
     """Those of the seen notifications that the next poll may find again."""
-    first = max(seen.values(), default=datetime.max) - 2 * LATE
+    if not seen:
+        return {}
+    first = max(seen.values()) - 2 * LATE
     return {number: sent_at for number, sent_at in seen.items() if sent_at > first}
 
 
