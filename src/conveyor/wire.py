@@ -97,7 +97,9 @@ class WireWebhook(Document, frozen=True):
     disabled_at: datetime | None = None
 
 
-class WireJob(Document, frozen=True, kw_only=True):
+class WireJobOfCaller(Document, frozen=True, kw_only=True):
+    """A job as operators see it: without what may have a secret of its caller."""
+
     job_id: str
     type: str = always("regular")
     status: str
@@ -115,9 +117,12 @@ class WireJob(Document, frozen=True, kw_only=True):
     last_skipped_at: datetime | None = None
     max_per_host: int | None = None
     latest_run: WireRun | None = None
-    zenrows_params: dict[str, str] | None = None
     external_id: str | None = None
     name: str | None = None
+
+
+class WireJob(WireJobOfCaller, frozen=True, kw_only=True):
+    zenrows_params: dict[str, str] | None = None
     metadata: dict[str, str] | None = None
     webhook: WireWebhook | None = None
 
@@ -169,6 +174,11 @@ class WireAdded(Document, frozen=True):
 
 class WireJobs(Document, frozen=True):
     jobs: list[WireJob]
+    next_cursor: str | None = always(None)
+
+
+class WireJobsOfCaller(Document, frozen=True):
+    jobs: list[WireJobOfCaller]
     next_cursor: str | None = always(None)
 
 

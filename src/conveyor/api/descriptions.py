@@ -175,6 +175,7 @@ FIELDS: dict[str, Sentences] = {
         "last_skipped_at": "When that last happened, in UTC.",
         "name": "What the job is called.",
     },
+    "WireJobsOfCaller": {"jobs": "The jobs of the page, newest first, as operators see them."},
     "WireAdded": {"job_status": "`open` while tasks can be added, else `closed`."},
     "Addition": {
         "tasks": "The tasks to add.",
@@ -376,6 +377,9 @@ INTRODUCTION = (
     "Errors are `application/problem+json` with a stable `code`. A call that was answered with 5xx"
     " may be repeated, with the same `Idempotency-Key` if it makes something."
 )
+
+
+FIELDS["WireJobOfCaller"] = FIELDS["WireJob"]
 
 
 def group_of(path: str) -> str:

@@ -282,6 +282,17 @@ def callers_shown(views: Sequence[CallerView], next_cursor: str | None) -> wire.
     return wire.WireCallers(shown, next_cursor)
 
 
+def jobs_of_caller_shown(
+    views: Sequence[JobView], next_cursor: str | None
+) -> wire.WireJobsOfCaller:
+    return wire.WireJobsOfCaller([_job_of_caller(job_shown(view)) for view in views], next_cursor)
+
+
+def _job_of_caller(job: wire.WireJob) -> wire.WireJobOfCaller:
+    fields = wire.WireJobOfCaller.__struct_fields__
+    return wire.WireJobOfCaller(**{name: getattr(job, name) for name in fields})
+
+
 def live_runs_shown(views: Sequence[LiveRun], next_cursor: str | None) -> wire.WireLiveRuns:
     shown = [
         wire.WireLiveRun(

@@ -244,7 +244,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET", OPERATOR + "/callers/{caller}/jobs", "list_jobs_of_caller",
-        "List the jobs of any caller (operators)", (200, 400, 401, 503), wire.WireJobs,
+        "List the jobs of any caller (operators)", (200, 400, 401, 503), wire.WireJobsOfCaller,
         query=("status", "type", "name", *LISTING),
     ),
     Route(

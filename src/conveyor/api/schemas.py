@@ -136,6 +136,7 @@ BOUNDS |= {
         "pause_state": {"enum": list(PauseState)},
     },
     "WireJob": {"status": {"enum": list(JobStatus)}, "type": {"enum": list(JobType)}},
+    "WireJobOfCaller": {"status": {"enum": list(JobStatus)}, "type": {"enum": list(JobType)}},
     "WireResult": {"status": {"enum": [*TaskStatus, "expired"]}},
     "WireFailureGroup": {"reason": {"enum": list(FailureReason)}},
     "WireExport": {"status": {"enum": list(ExportStatus)}},

@@ -156,7 +156,7 @@ async def test_callers_come_with_keys_live_runs_and_open_tasks(door: Door) -> No
     assert (ops["caller"], ops["live_runs"]) == ("ops", 0)
 
 
-async def test_the_jobs_of_any_caller_are_listed_as_that_caller_sees_them(door: Door) -> None:
+async def test_the_jobs_of_any_caller_are_listed_in_that_callers_order(door: Door) -> None:
     ann = await door.create(caller="ann")
     for number in range(3):
         await a_job(door, ann, name=f"job {number}")
@@ -165,6 +165,28 @@ async def test_the_jobs_of_any_caller_are_listed_as_that_caller_sees_them(door: 
         own = (await door.ask("GET", f"/v1/jobs{query}", ann)).json()
         assert await get(door, f"callers/ann/jobs{query}", operator) == own
     assert (await get(door, "callers/nobody/jobs", operator))["jobs"] == []
+
+
+async def test_no_route_for_operators_shows_what_may_hold_a_callers_secret(door: Door) -> None:
+    ann = await door.create(caller="ann")
+    given = {
+        "zenrows_params": {"custom_headers": '{"Cookie": "canary-of-params"}'},
+        "metadata": {"token": "canary-of-metadata"},
+        "webhook": {"url": "https://93.184.215.14/canary-of-webhook"},
+        "tasks": [{"url": "https://ok.example/canary-of-task", "metadata": {"a": "canary-too"}}],
+    }
+    job = await a_job(door, ann, name="prices", external_id="an-id", **given)
+    own = await door.ask("GET", "/v1/jobs", ann)
+    assert own.text.count("canary") == 3
+    operator = await door.create(caller="ops", operator=True)
+    paths = NOT_THERE | {"job": job["job_id"], "caller": "ann"}
+    for route in FOR_OPERATORS:
+        answer = await door.ask(route.method, route.path.format(**paths), operator)
+        assert "canary" not in answer.text, route.path
+    [seen] = (await get(door, "callers/ann/jobs", operator))["jobs"]
+    [full] = (await door.ask("GET", "/v1/jobs", ann)).json()["jobs"]
+    assert full.keys() - seen.keys() == {"zenrows_params", "metadata", "webhook"}
+    assert seen.items() <= full.items()
 
 
 @pytest.mark.parametrize(

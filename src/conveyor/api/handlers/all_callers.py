@@ -40,7 +40,7 @@ class AllCallersHandlers:
     async def list_jobs_of_caller(self, request: Request) -> Response:
         caller = _caller(request.path_params["caller"])
         found = await self.read.jobs(caller, **page(request), **jobs_filter(request))
-        return json_response(render.jobs_shown(*found))
+        return json_response(render.jobs_of_caller_shown(*found))
 
     async def list_live_runs(self, request: Request) -> Response:
         named = request.query_params.get("caller")
