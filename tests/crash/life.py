@@ -309,7 +309,7 @@ async def _ask(
 ) -> Answer:
     """One request of a caller, with its answer."""
     path, _, query = path.partition("?")
-    headers = [(b"x-api-key", b"the-caller's-own-key")]
+    headers = [(b"x-api-key", b"the-caller's-own-key"), (b"host", b"localhost")]
     if key:
         headers.append((b"idempotency-key", key.encode()))
     if token:
@@ -318,7 +318,7 @@ async def _ask(
         "type": "http", "http_version": "1.1", "method": method, "scheme": "http", "path": path,
         "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
         "asgi": {"version": "3.0", "spec_version": "2.4"},  # `send` tells who has gone
-        "headers": headers, "server": ("conveyor.example", 80), "client": ("192.0.2.1", 1),
+        "headers": headers, "server": ("localhost", 80), "client": ("192.0.2.1", 1),
     }  # fmt: skip
     if isinstance(body, str):
         headers.append((b"content-type", b"text/plain"))

@@ -9,7 +9,7 @@ from tests.crash.life import Answer, Life
 from tests.crash.scenarios import LARGE, on, pages, scenario, submit, without_how_far
 from tests.crash.snapshot import Picture
 
-HOST = "http://conveyor.example"
+HOST = "http://localhost"
 ROWS = 14
 BAD = (3, 9)
 LEASE = timedelta(minutes=1)

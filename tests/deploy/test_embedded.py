@@ -20,6 +20,11 @@ COMPOSE = ROOT / "deploy" / "compose.embedded.yaml"
 LEAST_EXPOSED = 2.0  # of 10, by `systemd-analyze security`
 
 
+def test_the_unit_accepts_only_keys_that_were_created() -> None:
+    lines = (UNITS / "conveyor.service").read_text().splitlines()
+    assert "Environment=CONVEYOR_AUTH=keys" in lines
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 def test_systemd_finds_no_fault_with_the_units(tmp_path: Path) -> None:
     # It also looks for the program and the user, which are not on this machine.

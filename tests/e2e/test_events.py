@@ -186,7 +186,8 @@ def test_one_who_does_not_read_holds_up_nobody(gateway: Program, tmp_path: Path)
         address = urlsplit(program.url)
         with socket.create_connection((address.hostname, address.port)) as deaf:
             head = (
-                f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: x\r\nX-API-Key: an-api-key\r\n\r\n"
+                f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\n"
+                "Host: localhost\r\nX-API-Key: an-api-key\r\n\r\n"
             )
             deaf.sendall(head.encode())
             until(lambda: _metric(program, "conveyor_listeners") == 1)

@@ -210,8 +210,9 @@ def _is_refused(program: Program) -> bool:
 
 def test_an_upload_under_way_at_a_stop_is_finished(stopping: Program) -> None:
     content = json.dumps(BODY).encode()
-    head = b"POST /v1/jobs HTTP/1.1\r\nHost: a\r\nX-API-Key: k\r\nContent-Length: %d\r\n\r\n" % len(
-        content
+    head = (
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-API-Key: k\r\nContent-Length: %d\r\n\r\n"
+        % len(content)
     )
     with _connected(stopping) as connection:
         connection.sendall(head + content[:20])
@@ -310,7 +311,7 @@ def test_who_finds_no_room_in_time_is_told_when_to_come_again(
 ) -> None:
     environ = {"CONVEYOR_BODIES_IN_FLIGHT": str(MB)}
     with service(data=tmp_path, gateway=gateway.url, environ=environ) as program:
-        head = b"POST /v1/jobs HTTP/1.1\r\nHost: a\r\nX-API-Key: k\r\nContent-Length: %d\r\n\r\n"
+        head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-API-Key: k\r\nContent-Length: %d\r\n\r\n"
         with _connected(program) as hogging:
             hogging.sendall(head % MB + b" " * (MB - 1))
             until(lambda: _is_taken_up(program))
@@ -325,7 +326,7 @@ def test_who_announces_much_and_sends_little_shuts_nobody_out(
 ) -> None:
     environ = {"CONVEYOR_BODIES_IN_FLIGHT": str(MB)}
     with service(data=tmp_path, gateway=gateway.url, environ=environ) as program:
-        head = b"POST /v1/jobs HTTP/1.1\r\nHost: a\r\nX-API-Key: k\r\nContent-Length: %d\r\n\r\n"
+        head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-API-Key: k\r\nContent-Length: %d\r\n\r\n"
         with _connected(program) as one, _connected(program) as other:
             for connection in (one, other):
                 connection.sendall(head % MB + b" ")

@@ -252,7 +252,7 @@ async def test_exports_under_way_are_limited(tmp_path: Path) -> None:
         open_service(settings) as program,
         httpx.AsyncClient(
             transport=httpx.ASGITransport(app=program.app),
-            base_url="http://test/v1",
+            base_url="http://localhost/v1",
             headers={"X-API-Key": "a-key"},
         ) as api,
     ):

@@ -96,7 +96,10 @@ def test_two_links_to_one_result_work_beside_each_other(api: httpx.Client) -> No
 
 
 def test_links_lead_to_the_public_address_of_the_service(gateway: Program, tmp_path: Path) -> None:
-    public = {"CONVEYOR_PUBLIC_URL": "https://scrape.example/conveyor/"}
+    public = {
+        "CONVEYOR_PUBLIC_URL": "https://scrape.example/conveyor/",
+        "CONVEYOR_AUTH": "forward",
+    }
     with (
         service(data=tmp_path, gateway=gateway.url, environ=public) as program,
         client_of(program) as api,

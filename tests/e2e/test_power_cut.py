@@ -133,7 +133,7 @@ async def living(data: Path, disk: Disk | None) -> AsyncIterator[tuple[httpx.Asy
         async with (
             asyncio.TaskGroup() as group,
             httpx.AsyncClient(
-                transport=transport, base_url="http://conveyor/v1", headers=headers
+                transport=transport, base_url="http://localhost/v1", headers=headers
             ) as api,
         ):
             group.create_task(work(service, stopping))

@@ -92,7 +92,9 @@ async def a_house(data: Path, gateway: Program, clock: JumpingClock) -> AsyncIte
         transport = httpx.ASGITransport(wired.app)
         headers = {"X-API-Key": "an-api-key"}
         async with (
-            httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers) as api,
+            httpx.AsyncClient(
+                transport=transport, base_url="http://localhost", headers=headers
+            ) as api,
             asyncio.TaskGroup() as group,
         ):
             group.create_task(work(wired, stopping))

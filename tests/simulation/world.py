@@ -270,7 +270,7 @@ class World:
 
     async def call(self, request: Request) -> Answer:
         """One request over HTTP, as the server hands it to the application."""
-        headers = [(b"x-api-key", request.caller.encode()), (b"host", b"conveyor")]
+        headers = [(b"x-api-key", request.caller.encode()), (b"host", b"localhost")]
         if request.key:
             headers.append((b"idempotency-key", request.key.encode()))
         scope = {
@@ -280,7 +280,7 @@ class World:
             "query_string": request.query.encode(),
             "headers": headers,
             "scheme": "http",
-            "server": ("conveyor", 80),
+            "server": ("localhost", 80),
             "root_path": "",
         }
         sent: list[Document] = []

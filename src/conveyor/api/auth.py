@@ -9,7 +9,7 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from conveyor.domain.api_key import EVERYTHING, OWN_JOBS, Scope, digest, id_in
+from conveyor.domain.api_key import OWN_JOBS, PREFIX, Scope, digest
 from conveyor.domain.ids import ApiKeyId, CallerId
 from conveyor.errors import PermissionDenied, Unauthenticated
 from conveyor.steps.auth import Authenticate
@@ -43,32 +43,40 @@ class Callers(Protocol):
 class ForwardedKeys:
     """Callers send their own gateway keys, which the service passes on.
 
-    With `keys`, only those are accepted. Operators send API keys of this service. With `trusts_all`
-    every caller is an operator as well, unless the request is addressed to another host.
+    With `keys`, only those are accepted. Operators send API keys of this service; with `scopes`
+    that include theirs, every caller is an operator as well. With `only_loopback`, requests to
+    other hosts are refused.
     """
 
     def __init__(
-        self, authenticate: Authenticate, keys: Sequence[str] = (), *, trusts_all: bool = False
+        self,
+        authenticate: Authenticate,
+        keys: Sequence[str] = (),
+        *,
+        scopes: Sequence[Scope] = OWN_JOBS,
+        only_loopback: bool = False,
     ) -> None:
         self._authenticate = authenticate
         self._known = [digest(key) for key in keys]
-        self._trusts_all = trusts_all
+        self._scopes = scopes
+        self._only_loopback = only_loopback
 
     async def identify(self, request: Request) -> Identity:
+        if self._only_loopback:
+            _refuse_other_hosts(request)
         key = _key(request)
-        if operator := await self._operator(key):
-            return operator
+        if key.startswith(PREFIX):
+            return await self._operator(key)
         found = digest(key)
         if self._known and not self._is_known(found):
             raise Unauthenticated(UNKNOWN)
-        is_trusted = self._trusts_all and LOOPBACK_HOST.fullmatch(request.headers.get("host", ""))
-        scopes = EVERYTHING if is_trusted else OWN_JOBS
-        return Identity(CallerId(found.hex()[:32]), key, scopes)
+        return Identity(CallerId(found.hex()[:32]), key, self._scopes)
 
-    async def _operator(self, key: str) -> Identity | None:
-        known = await self._authenticate.key(key) if id_in(key) else None
+    async def _operator(self, key: str) -> Identity:
+        known = await self._authenticate.key(key)
+        # Any other key of a service, also a revoked one, must not be sent to the gateway.
         if known is None or Scope.OPERATOR not in known.scopes:
-            return None
+            raise Unauthenticated(UNKNOWN)
         return Identity(known.caller, None, known.scopes, known.id)
 
     def _is_known(self, found: bytes) -> bool:
@@ -146,6 +154,14 @@ def _key(request: Request) -> str:
     if not key or len(key) > LONGEST_KEY or not key.isprintable():
         raise Unauthenticated("Send your API key in the X-API-Key header, once")
     return key
+
+
+def _refuse_other_hosts(request: Request) -> None:
+    if not LOOPBACK_HOST.fullmatch(request.headers.get("host", "")):
+        raise Unauthenticated(
+            "This service accepts any key, so it answers only requests to localhost or a loopback "
+            "address. To serve other host names, set CONVEYOR_AUTH to keys or forward"
+        )
 
 
 def _refuse_key_in_query(query: QueryParams) -> None:

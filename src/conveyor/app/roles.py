@@ -1,8 +1,9 @@
 """Roles: which parts of the service a process runs, how it starts, and how it stops.
 
 The role `api` answers requests and feeds event streams. The role `worker` runs the loops of all
-other steps, or those that the setting `loops` chooses. `serve` does both in one process. Every role
-listens: a worker only for health, readiness and metrics.
+other steps, or those that the setting `loops` chooses. `serve` does both in one process, and so does
+`dev`, where every caller may be an operator too. Every role listens: a worker only for health,
+readiness and metrics.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapp
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 import structlog
 import uvicorn
@@ -28,7 +30,7 @@ from conveyor.app.services import Service, build_service
 from conveyor.errors import RefusedToStart, Unavailable
 from conveyor.loops import repeat
 from conveyor.mock_gateway.server import MockGateway
-from conveyor.settings import DIRECT, LOOPS, Auth, Settings
+from conveyor.settings import DIRECT, LOOPBACK, LOOPS, Auth, Settings
 from conveyor.steps.dispatch.config import StopTimes
 from conveyor.steps.dispatch.shared_limits import SharedLimits
 from conveyor.steps.progress import ROUND
@@ -56,15 +58,19 @@ class Role(StrEnum):
     API = "api"
     WORKER = "worker"
     SERVE = "serve"  # both in one process
+    DEV = "dev"  # the same, for development
+
+
+IN_ONE_PROCESS = {Role.SERVE, Role.DEV}
 
 
 def check_role(role: Role, settings: Settings) -> None:
     """Raise `RefusedToStart` for settings that the role cannot run with; opens nothing."""
-    check_engines(settings, sharing="" if role is Role.SERVE else role)
-    if role is Role.SERVE and not set(LOOPS) <= set(settings.loops):
+    check_engines(settings, sharing="" if role in IN_ONE_PROCESS else role)
+    if role in IN_ONE_PROCESS and not set(LOOPS) <= set(settings.loops):
         # An embedded engine belongs to this process, so no other one could run the rest.
         raise RefusedToStart(
-            "settings: loops must be left out for `conveyor serve`, which runs all of them, got "
+            f"settings: loops must be left out for `conveyor {role}`, which runs all of them, got "
             f"{', '.join(settings.loops)}: use `conveyor api` and `conveyor worker`, which takes it"
         )
     if role is not Role.WORKER:
@@ -73,21 +79,30 @@ def check_role(role: Role, settings: Settings) -> None:
 
 def check_callers(settings: Settings) -> None:
     """Raise `RefusedToStart` if anyone who reaches the address could use the service."""
-    if settings.is_local:
-        return
-    if settings.mode is Auth.DEV:
+    reached_at = _reached_at(settings)
+    if settings.mode is Auth.DEV and reached_at:
         raise RefusedToStart(
-            f"anyone could use this service on {settings.host}. Choose who may: CONVEYOR_AUTH=keys "
+            f"anyone could use this service on {reached_at}. Choose who may: CONVEYOR_AUTH=keys "
             "takes keys that you make with `conveyor keys create`; CONVEYOR_AUTH=forward takes "
             "callers' own gateway keys, of which CONVEYOR_API_KEYS lists the only ones; or bind "
-            "to 127.0.0.1"
+            "to 127.0.0.1 and leave public_url out"
         )
+    if settings.is_local:
+        return
     if settings.mode is Auth.FORWARD and settings.gateway == DIRECT and not settings.api_keys:
         raise RefusedToStart(
             f"anyone could use this service on {settings.host}: {DIRECT} has no gateway that would "
             "refuse a key. Set CONVEYOR_AUTH=keys, list the keys you accept in CONVEYOR_API_KEYS, "
             "or bind to 127.0.0.1"
         )
+
+
+def _reached_at(settings: Settings) -> str:
+    """Return where other machines reach the API, by its socket or a proxy; empty if they do not."""
+    if not settings.is_local:
+        return settings.host
+    name = urlsplit(settings.public_url or "").hostname
+    return "" if name is None or name in LOOPBACK else name
 
 
 @asynccontextmanager

@@ -34,6 +34,7 @@ from conveyor.api.links import Links
 from conveyor.app.engines import CODES, Engines, Stores, ports, shares_metadata, uses_folder
 from conveyor.app.health import measure_health, readiness
 from conveyor.app.steps import Steps, build_complete, build_steps, build_sweep
+from conveyor.domain.api_key import EVERYTHING, OWN_JOBS
 from conveyor.domain.audit import Environment, MissedStep
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.ports.coordination import Coordination, Member
@@ -63,7 +64,8 @@ from conveyor.telemetry.ports import (
 from conveyor.telemetry.process import ProcessMetrics
 from conveyor.timekeeping import Timekeeper
 
-WORKING = {"worker", "serve"}  # roles that run loops
+DEV = "dev"
+WORKING = {"worker", "serve", DEV}  # roles that run loops
 # Ports that `timed` does not wrap: the first two never wait, the others have their own metrics.
 NOT_TIMED = {"clock", "ids", "encryption", "gateway", "webhooks"}
 
@@ -232,7 +234,7 @@ def _application(
         burst=settings.requests_burst,
         count_skipped=metrics.rate_limits_skipped.inc,
     )
-    callers = _callers(settings, steps.authenticate)
+    callers = _callers(settings, steps.authenticate, me.role)
     return build_app(
         _handlers(settings, engines, metrics, steps, operators, me=me),
         Admission(callers, rates, Connections(settings.caller_connections)),
@@ -296,10 +298,12 @@ def _all_callers(
     return AllCallersHandlers(operators=operators, lifecycle=steps.lifecycle, read=steps.read)
 
 
-def _callers(settings: Settings, authenticate: Authenticate) -> Callers:
-    if settings.mode is not Auth.KEYS:
-        is_dev = settings.mode is Auth.DEV
-        return ForwardedKeys(authenticate, settings.api_keys, trusts_all=is_dev)
+def _callers(settings: Settings, authenticate: Authenticate, role: str) -> Callers:
+    if settings.mode is Auth.DEV:
+        scopes = EVERYTHING if role == DEV else OWN_JOBS
+        return ForwardedKeys(authenticate, scopes=scopes, only_loopback=True)
+    if settings.mode is Auth.FORWARD:
+        return ForwardedKeys(authenticate, settings.api_keys)
     return OwnKeys(
         authenticate,
         gateway_key=settings.gateway_key or None,

@@ -178,4 +178,4 @@ def choose(
             raise RefusedToStart(f"CONVEYOR_ROLE must be api, worker, serve or dev, got {role!r}")
         from conveyor.cli.serve import serve_role  # noqa: PLC0415 - for this case only
 
-        serve_role("serve" if role == "dev" else role, {})
+        serve_role(role, {})

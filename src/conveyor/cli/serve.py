@@ -52,7 +52,7 @@ def dev(
     ] = False,
 ) -> None:
     """Run a service for development: like `serve`, with a mock gateway on request."""
-    serve_role("serve", flags, mock_gateway=mock_gateway)
+    serve_role("dev", flags, mock_gateway=mock_gateway)
 
 
 @with_options(Flags, config=Config, host=Host, port=Port)

@@ -13,7 +13,8 @@ import msgspec
 from conveyor.domain.ids import ApiKeyId, CallerId
 from conveyor.domain.json_bodies import field_error
 
-FORM = re.compile(r"cvk_([0-7][0-9A-HJKMNP-TV-Z]{25})_[0-9A-Za-z]{32}", re.ASCII)
+PREFIX = "cvk_"
+FORM = re.compile(PREFIX + r"([0-7][0-9A-HJKMNP-TV-Z]{25})_[0-9A-Za-z]{32}", re.ASCII)
 CALLER = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,100}")
 GATEWAY_KEY = re.compile(r"[\x21-\x7e]{1,512}", re.ASCII)

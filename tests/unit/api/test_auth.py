@@ -66,13 +66,13 @@ class Door:
 
 
 @asynccontextmanager
-async def a_door(folder: Path, **given: Any) -> AsyncIterator[Door]:
+async def a_door(folder: Path, *, role: str = "serve", **given: Any) -> AsyncIterator[Door]:
     settings = Settings(data=str(folder), durability="process", **given)
     async with AsyncExitStack() as stack:
         engines = await open_engines(settings, stack)
-        service = build_service(settings, engines)
+        service = build_service(settings, engines, role=role)
         transport = httpx.ASGITransport(service.app)
-        http = httpx.AsyncClient(transport=transport, base_url="http://conveyor.example")
+        http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
         yield Door(await stack.enter_async_context(http), engines, service)
 
 
@@ -373,6 +373,15 @@ def test_an_address_that_anyone_can_use_is_refused(given: dict[str, Any]) -> Non
         )
     for host in ("127.0.0.1", "::1", "localhost"):
         check_callers(load_settings({**given, "host": host}, environ={}))
+
+
+def test_a_proxy_in_front_of_a_service_that_accepts_any_key_is_refused() -> None:
+    public = {"public_url": "https://scrape.example/conveyor"}
+    with pytest.raises(RefusedToStart, match=r"scrape\.example.*CONVEYOR_AUTH=keys.*public_url"):
+        check_callers(load_settings(public, environ={}))
+    for auth in ("forward", "keys"):
+        check_callers(load_settings({**public, "auth": auth}, environ={}))
+    check_callers(load_settings({"public_url": "http://localhost:8080"}, environ={}))
 
 
 @pytest.mark.parametrize(

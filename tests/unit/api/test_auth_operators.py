@@ -87,21 +87,45 @@ async def test_a_key_tells_its_caller_and_scopes(door: Door) -> None:
         assert told == {"caller": "ann", "scopes": list(scopes)}
 
 
-async def test_where_any_key_is_accepted_every_caller_is_an_operator_of_its_own_machine(
-    tmp_path: Path,
+@pytest.mark.parametrize(("role", "status"), [("dev", 200), ("serve", 403), ("api", 403)])
+async def test_only_a_service_for_development_makes_every_caller_an_operator(
+    role: str, status: int, tmp_path: Path
 ) -> None:
-    async with a_door(tmp_path, auth="dev") as door:
+    async with a_door(tmp_path, role=role, auth="dev") as door:
+        assert (await door.ask("GET", "/v1/operator/runs", "any")).status_code == status
+    async with a_door(tmp_path, role=role, auth="forward") as door:
+        assert (await door.ask("GET", "/v1/operator/runs", "any")).status_code == 403
+
+
+async def test_where_any_key_is_accepted_only_requests_to_this_machine_are(tmp_path: Path) -> None:
+    async with a_door(tmp_path, role="dev", auth="dev") as door:
         for host, status in (
             ("127.0.0.1:8080", 200),
             ("localhost", 200),
             ("[::1]:8080", 200),
-            ("conveyor.example", 403),  # a site that resolves to this machine
-            ("127.0.0.1.example", 403),
-            ("", 403),
+            ("conveyor.example", 401),  # a site that resolves to this machine
+            ("127.0.0.1.example", 401),
+            ("", 401),
         ):
-            headers = {"X-API-Key": "any", "Host": host}
-            answer = await door.http.get("/v1/operator/runs", headers=headers)
-            assert answer.status_code == status, host
+            headers = {"X-API-Key": "my-key", "Host": host}
+            for path in ("/v1/jobs", "/v1/operator/runs"):
+                answer = await door.http.get(path, headers=headers)
+                assert answer.status_code == status, host
+        assert "CONVEYOR_AUTH" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("auth", ["forward", "dev"])
+async def test_a_key_of_the_service_is_never_taken_for_a_gateway_key(
+    auth: str, tmp_path: Path
+) -> None:
+    async with a_door(tmp_path, auth=auth) as door:
+        operator = await door.create(caller="ops", operator=True)
+        assert (await door.ask("GET", "/v1/jobs", operator)).status_code == 200
+        await door.operate("DELETE", f"keys/{operator.split('_')[1]}")
+        for key in (operator, operator[:-1], await door.create(caller="ann")):
+            for method in ("GET", "POST"):
+                refused = await door.ask(method, "/v1/jobs", key, TASKS)
+                assert code(refused) == (401, "unauthenticated")
 
 
 async def test_where_keys_are_forwarded_operators_have_keys_of_the_service(tmp_path: Path) -> None:

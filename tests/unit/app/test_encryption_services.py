@@ -48,7 +48,7 @@ async def running(shared: SharedEngines, gateway: str, folder: Path) -> AsyncIte
 def client(service: Service) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=service.app)
     return httpx.AsyncClient(
-        transport=transport, base_url="http://test", headers={"X-API-Key": KEY}
+        transport=transport, base_url="http://localhost", headers={"X-API-Key": KEY}
     )
 
 

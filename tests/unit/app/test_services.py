@@ -100,7 +100,7 @@ async def test_a_service_without_room_for_pages_is_not_ready(tmp_path: Path) -> 
         engines = replace(await open_engines(settings, stack), disk_space=disk_space)
         service = build_service(settings, engines)
         transport = httpx.ASGITransport(app=service.app)
-        client = httpx.AsyncClient(transport=transport, base_url="http://service")
+        client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
         api = await stack.enter_async_context(client)
         assert (await api.get("/readyz")).status_code == 200
         free -= 1
@@ -174,7 +174,7 @@ async def test_a_refused_key_names_the_field_as_other_refusals_do(
     async with AsyncExitStack() as stack:
         service = build_service(settings, await open_engines(settings, stack))
         transport = httpx.ASGITransport(app=service.app)
-        client = httpx.AsyncClient(transport=transport, base_url="http://service")
+        client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
         api = await stack.enter_async_context(client)
         operator = {"Authorization": f"Bearer {service.token}"}
         answer = await api.post("/operator/keys", json=body, headers=operator)
@@ -194,7 +194,7 @@ async def _api_without(
         service = build_service(settings, replace(engines, **away), runs_workers=runs_workers)
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app=service.app),
-            base_url="http://service",
+            base_url="http://localhost",
             headers={"X-API-Key": "a-key"},
         )
         yield await stack.enter_async_context(client)

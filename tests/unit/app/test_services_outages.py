@@ -95,7 +95,7 @@ async def _api_of(settings: Settings, engines: Engines) -> AsyncIterator[httpx.A
     transport = httpx.ASGITransport(app=build_service(settings, engines).app)
     headers = {"X-API-Key": "a-key"}
     async with httpx.AsyncClient(
-        transport=transport, base_url="http://service", headers=headers
+        transport=transport, base_url="http://localhost", headers=headers
     ) as client:
         yield client
 

@@ -33,7 +33,7 @@ async def two(tmp_path: Path) -> AsyncIterator[Two]:
             await stack.enter_async_context(
                 httpx.AsyncClient(
                     transport=httpx.ASGITransport(app=service.app),
-                    base_url="http://conveyor.example/v1",
+                    base_url="http://localhost/v1",
                     headers={"X-API-Key": "a-key"},
                 )
             )
