@@ -298,7 +298,7 @@ def live_runs_shown(views: Sequence[LiveRun], next_cursor: str | None) -> wire.W
         wire.WireLiveRun(
             caller=one.job.caller,
             job_name=one.job.name,
-            run=run_shown(one.run, one.settled, one.waiting, one.open_counts),
+            run=run_shown(one.run, one.settled, one.waiting),
         )
         for one in views
     ]

@@ -293,7 +293,6 @@ def _all_callers(
         me=me,
         check_health=lambda: measure_health(settings, engines),
         waits=steps.read.waits,
-        open_counts=steps.read.open_counts,
     )
     return AllCallersHandlers(operators=operators, lifecycle=steps.lifecycle, read=steps.read)
 

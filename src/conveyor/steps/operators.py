@@ -15,7 +15,7 @@ import structlog
 from conveyor.domain import run as run_rules
 from conveyor.domain.api_key import ApiKey, KeyStatus
 from conveyor.domain.api_key import status as key_status
-from conveyor.domain.counts import Counts, OpenCounts, total
+from conveyor.domain.counts import Counts, total
 from conveyor.domain.ids import ApiKeyId, CallerId, JobId, RunId
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.progress import Waiting
@@ -26,7 +26,6 @@ from conveyor.ports.control_queue import DeadLetter, DeadLetters
 from conveyor.ports.coordination import Coordination, Member
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
-from conveyor.steps.shared.open_counts import FindOpenCounts, find_no_open_counts
 from conveyor.steps.shared.pagination import every, rows
 from conveyor.steps.shared.run_waits import FindWaits, find_no_waits
 
@@ -51,7 +50,6 @@ class LiveRun(msgspec.Struct, frozen=True):
     run: Run
     settled: Counts
     waiting: Waiting | None
-    open_counts: OpenCounts | None
 
 
 class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +110,6 @@ class Operators:
     me: Member
     check_health: Callable[[], Awaitable[Health]]
     waits: FindWaits = find_no_waits
-    open_counts: FindOpenCounts = find_no_open_counts
 
     async def callers(self, *, limit: int, after: str) -> tuple[list[CallerView], str | None]:
         """A page of the callers that have an API key or a live run, by name; and its cursor.
@@ -156,13 +153,9 @@ class Operators:
         jobs = await asyncio.gather(*(self.metadata.get(Job, run.job_id) for run in page))
         # A listing may lag: its job may be gone.
         pairs = [(job, run) for job, run in zip(jobs, page, strict=True) if job]
-        open_counts = await self.open_counts([run for _, run in pairs])
         settled = await self.tasks.counts([run.id for _, run in pairs])
         waits = await self.waits(pairs)
-        views = [
-            LiveRun(job, run, settled[run.id], waits.get(run.id), open_counts.get(run.id))
-            for job, run in pairs
-        ]
+        views = [LiveRun(job, run, settled[run.id], waits.get(run.id)) for job, run in pairs]
         return views, page[-1].id if len(found) > limit else None
 
     async def _live_runs(self, limit: int, after: str, caller: CallerId | None) -> list[Run]:
