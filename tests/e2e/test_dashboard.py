@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Dialog, expect
+from playwright.sync_api import Browser, Dialog, Route, expect
 
 from tests.certificates import Authority
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
@@ -485,6 +485,23 @@ def test_a_refused_list_says_which_tasks_are_bad(visitor: Visitor) -> None:
     page.get_by_role("button", name="Submit job").click()
     expect(page.get_by_role("alert")).to_contain_text("Task 2: Malformed url nonsense")
     visitor.complaints.clear()  # the browser reports the 400 itself
+
+
+def test_a_search_without_matches_stops_and_offers_to_go_on(visitor: Visitor) -> None:
+    asked = list[str]()
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(json={"jobs": [], "next_cursor": "01M7GNPVD0697FEM6F7VYWRK5F"})
+
+    page = visitor.open("", "h1")
+    page.route("**/v1/jobs?*name=*", answer)
+    page.get_by_label("Search jobs").fill("nowhere")
+    older = page.get_by_role("button", name="Search older jobs")
+    expect(older).to_be_enabled()
+    assert len(asked) == 2
+    with page.expect_response("**/v1/jobs?*name=*"):
+        older.click()
 
 
 @pytest.mark.long

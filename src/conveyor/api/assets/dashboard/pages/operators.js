@@ -67,12 +67,12 @@ function LiveRun({ caller, job_name: name, run, now, changed }) {
       <td class="progress"><${Bar} stats=${run.stats} /></td>
       <td class="right" data-label="Cost" title=${plural(run.stats.spend.credits, "credit")}>${money(run.stats.spend.cost)}</td>
       <td class="right" data-label="Age" title=${at(run.created_at)}>${relative(run.created_at, now)}</td>
-      <td class="deeds"><${Deeds} ...${{ caller, name, run, changed }} /></td>
+      <td class="run-actions"><${RunActions} ...${{ caller, name, run, changed }} /></td>
     </tr>`;
 }
 
 /** Pause, resume and stop of a live run of any caller, each after a confirmation. */
-function Deeds({ caller, name, run, changed }) {
+function RunActions({ caller, name, run, changed }) {
   const what = name || run.job_id;
   const ask = (label, path, text, done, danger) => () => confirm({
     title: `${label} “${what}” of ${caller}?`, text, action: label, danger, done,
@@ -135,7 +135,7 @@ function JobsOf({ caller }) {
                 <td class="progress">${run ? html`<${Bar} stats=${run.stats} />` : html`<small>No run yet</small>`}</td>
                 <td class="right" data-label="Cost">${run ? money(run.stats.spend.cost) : "–"}</td>
                 <td class="right" data-label="Age" title=${at(job.created_at)}>${relative(job.created_at, now)}</td>
-                <td class="deeds">${isLive(run) && html`<${Deeds} ...${{ caller, name: job.name, run }} changed=${page.reload} />`}</td>
+                <td class="run-actions">${isLive(run) && html`<${RunActions} ...${{ caller, name: job.name, run }} changed=${page.reload} />`}</td>
               </tr>`)}</tbody>
           </table>
         </div>`}`}<//>
