@@ -92,6 +92,26 @@ def test_calls_are_in_groups_with_anchors_and_found_by_their_fields(page: Page, 
     page.wait_for_selector("details#get_jobs[open]")
 
 
+def test_an_address_that_names_no_call_shows_them_all(
+    page: Page, root: str, complaints: list[str]
+) -> None:
+    for named in ("100%", "%ff", "no-such-call"):
+        page.goto(f"{root}/docs#{named}")
+        page.reload()
+        expect(page.locator("details")).to_have_count(len(ROUTES))
+    assert complaints == []
+
+
+def test_without_a_clipboard_there_is_no_button_to_copy(page: Page) -> None:
+    page.click("summary:has-text('Get a run')")
+    expect(page.locator("details[open] button.copy").first).to_be_visible()
+    # As over plain HTTP from another machine.
+    page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.reload()
+    expect(page.locator("details[open] pre").first).to_be_visible()
+    expect(page.locator("details[open] button.copy:visible")).to_have_count(0)
+
+
 def test_an_opened_call_says_what_every_field_means_and_which_values_it_takes(page: Page) -> None:
     page.click("summary:has-text('Get a run')")
     call = page.locator("details[open]")

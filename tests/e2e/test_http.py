@@ -82,8 +82,11 @@ def test_a_path_that_is_not_there_is_not_found(running: Program, path: str) -> N
 
 def test_files_beside_the_assets_are_not_served(running: Program) -> None:
     root = running.url.removesuffix("/v1") + "/docs/assets/"
-    for path in ("", "%2e%2e/app.py", "..%2fapp.py", "%00", "x" * 5_000):
-        problem_of(httpx.get(root + path), 404, "not_found")
+    pages = ("docs.html", "..%2fdocs.html", "dashboard/index.html", "..%2fdashboard%2findex.html")
+    for path in ("", "%2e%2e/app.py", "..%2fapp.py", "%00", "x" * 5_000, *pages):
+        answer = httpx.get(root + path)
+        problem_of(answer, 404, "not_found")
+        assert answer.headers["cache-control"] == "no-store"
     answer = httpx.post(root + "docs.css")
     problem_of(answer, 405, "method_not_allowed")
     assert answer.headers["allow"] == "GET, HEAD"

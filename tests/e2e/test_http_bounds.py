@@ -106,10 +106,16 @@ def test_answers_say_how_they_may_be_used(running: Program, api: httpx.Client) -
         httpx.get(root + "/healthz"),
         httpx.get(root + "/nowhere"),
     ]
-    for answer in (*private, httpx.get(root + "/docs"), httpx.get(root + "/docs/assets/docs.js")):
+    files = ("/docs", "/docs/assets/docs.css", "/docs/assets/docs.js")
+    public = [httpx.get(root + path).raise_for_status() for path in files]
+    for answer in (*private, *public):
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
     assert {answer.headers["cache-control"] for answer in private} == {"no-store"}
+    assert {answer.headers["cache-control"] for answer in public} == {"no-cache"}
+    assert "default-src 'none'" in public[0].headers["content-security-policy"]
+    current = {"If-None-Match": public[2].headers["etag"]}
+    assert httpx.get(root + files[2], headers=current).status_code == 304
 
 
 def test_no_path_or_query_of_a_request_is_logged(

@@ -14,13 +14,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route, Router
-from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from conveyor.api import problems
 from conveyor.api.auth import Callers, admit
-from conveyor.api.dashboard import Dashboard
+from conveyor.api.dashboard import REVALIDATE, Dashboard, RevalidatedFiles
 from conveyor.api.handlers.all_callers import AllCallersHandlers
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
@@ -57,14 +56,17 @@ MOST_PARTS = 12
 LONGEST_INSTANCE = 1_000
 # A signed link is a credential: it must not leak in a Referer. And a browser must not guess the type
 # of a body, which could turn a scraped text into a script.
-SAFE = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+ALWAYS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
 # The page makes calls with the reader's key, so it runs no script but its own.
 DOCS_POLICY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
     " img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none';"
     " frame-ancestors 'none'"
 }
-CACHEABLE = "/docs"  # every other response is `no-store`
 ASSETS = Path(__file__).parent / "assets"
 
 log = structlog.get_logger()
@@ -134,7 +136,7 @@ class Application:
         """Return the whole response to bytes that never became a request."""
         request_id = self._request_id(headers)
         response = problems.answer(error, None)
-        head = [*response.raw_headers, *_always("", []), (b"x-request-id", request_id.encode())]
+        head = [*response.raw_headers, *_always([]), (b"x-request-id", request_id.encode())]
         if not any(name == b"connection" for name, _ in head):
             head.append((b"connection", b"close"))
         with bound_contextvars(request_id=request_id):
@@ -156,7 +158,7 @@ class Application:
                 body.stop_timing()
                 took, answered = time.perf_counter() - started, message["status"]
                 headers: Headers = message["headers"]
-                headers += [*_always(scope["path"], headers), *scope[EXTRA_HEADERS]]
+                headers += [*_always(headers), *scope[EXTRA_HEADERS]]
                 headers.append((b"x-request-id", request_id))
             await send(message)
 
@@ -212,14 +214,12 @@ def redacted_path(path: str) -> str:
     return "/".join(one if one in WORDS or ID.fullmatch(one) else "***" for one in parts)
 
 
-def _always(path: str, headers: Headers) -> Iterator[tuple[bytes, bytes]]:
+def _always(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
     """Yield the headers of every response, except those that the handler has set."""
     known = {name for name, _ in headers}
-    for name, value in SAFE:
+    for name, value in ALWAYS:
         if name not in known:
             yield name, value
-    if b"cache-control" not in known and not path.startswith(CACHEABLE):
-        yield b"cache-control", b"no-store"
 
 
 def _template(scope: Mapping[str, Any]) -> str:
@@ -301,10 +301,10 @@ def _docs_routes() -> list[Route | Mount]:
         return Response(encoded(), media_type="application/json")
 
     async def docs(_: Request) -> Response:
-        return FileResponse(ASSETS / "docs.html", headers=DOCS_POLICY)
+        return FileResponse(ASSETS / "docs.html", headers=REVALIDATE | DOCS_POLICY)
 
     return [
         Route("/openapi.json", openapi),
         Route("/docs", docs),
-        Mount("/docs/assets", StaticFiles(directory=ASSETS)),
+        Mount("/docs/assets", RevalidatedFiles(directory=ASSETS / "docs")),
     ]

@@ -33,7 +33,7 @@ class Dashboard:
         self._blobs = blobs
 
     def routes(self) -> list[Route | Mount]:
-        return [Route("/", self.page), Mount("/assets", _Assets(directory=ASSETS))]
+        return [Route("/", self.page), Mount("/assets", RevalidatedFiles(directory=ASSETS))]
 
     async def page(self, _: Request) -> Response:
         connect = " ".join(("connect-src 'self'", *self._storage_origins()))
@@ -49,7 +49,9 @@ class Dashboard:
         return [f"{url.scheme}://{url.netloc}"]
 
 
-class _Assets(StaticFiles):
+class RevalidatedFiles(StaticFiles):
+    """The files of a folder, which a browser asks for again on each load."""
+
     def file_response(self, *given: object, **named: object) -> Response:
         response = super().file_response(*given, **named)  # type: ignore[arg-type]
         response.headers.update(REVALIDATE)

@@ -100,7 +100,8 @@ const sampleOf = (operation) => {
 const successOf = (operation) => Object.entries(operation.responses).find(([status]) => status < 300);
 
 const copyable = (text) => {
-  const button = make("button", { type: "button", className: "copy", textContent: "Copy" });
+  // Browsers have a clipboard over HTTPS and on loopback only.
+  const button = make("button", { type: "button", className: "copy", textContent: "Copy", hidden: !navigator.clipboard });
   const pre = make("pre", { tabIndex: 0, textContent: text });
   button.addEventListener("click", async () => {
     await navigator.clipboard.writeText(pre.textContent);
@@ -217,10 +218,19 @@ const callOf = ({ method, path, operation }) => {
   return details;
 };
 
+/** The call or group that the address names, if it names one. */
+const named = () => {
+  try {
+    return $(decodeURIComponent(location.hash.slice(1)));
+  } catch {
+    return null; // such as `#100%`
+  }
+};
+
 const openNamed = () => {
-  const named = $(decodeURIComponent(location.hash.slice(1)));
-  if (named?.tagName === "DETAILS") named.open = true;
-  named?.scrollIntoView();
+  const found = named();
+  if (found?.tagName === "DETAILS") found.open = true;
+  found?.scrollIntoView();
 };
 
 const search = (text) => {
