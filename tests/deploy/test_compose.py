@@ -1,14 +1,19 @@
 """deploy/compose.postgres.yaml: its containers start, find each other and are confined."""
 
+import inspect
 import re
+import shutil
+import subprocess
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
 
 from conveyor.app.roles import Role, check_role
+from conveyor.cli import keys
 from conveyor.settings import Settings
 from conveyor.settings_loader import load_settings
 
@@ -17,6 +22,7 @@ VARIABLE = re.compile(r"\$\{(\w+)(?::([?-])([^}]*))?\}")
 GIVEN = {
     "POSTGRES_PASSWORD": "secret",
     "CONVEYOR_ENCRYPTION_KEY": b64encode(bytes(32)).decode(),
+    "CONVEYOR_GATEWAY_KEY": "a-gateway-key",
 }
 OWN = ("migrate", "api", "worker")
 # Of the Compose Specification: the names that the file uses.
@@ -48,12 +54,31 @@ def test_each_variable_has_a_default_or_is_in_the_example_of_the_environment() -
     assert required == named
 
 
+def test_the_example_says_how_to_make_a_password_that_can_stand_in_a_url() -> None:
+    example = FILE.with_name(".env.example").read_text()
+    about, _, _ = example.partition("POSTGRES_PASSWORD=")
+    [command] = re.findall(r"`(openssl rand [^`]*)`", about)
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl")
+    made = subprocess.run(command.split(), capture_output=True, text=True, check=True).stdout
+    assert quote(made.strip(), safe="") == made.strip()
+    assert len(made.strip()) >= 32
+
+
+def test_the_commands_that_start_it_exist() -> None:
+    head, _, _ = FILE.read_text().partition("name: conveyor")
+    [created] = re.findall(r"run --rm api keys create(.*)", head)
+    known = inspect.signature(keys.create).parameters
+    assert {word[2:] for word in created.split() if word.startswith("--")} <= known.keys()
+
+
 @pytest.mark.parametrize("role", [Role.API, Role.WORKER])
 def test_a_process_starts_with_the_settings_of_its_container(role: Role) -> None:
     settings = _settings(role)
     check_role(role, settings)
     kinds = {settings.metadata, settings.tasks, settings.control_queue, settings.coordination}
     assert kinds == {"postgresql://conveyor:secret@postgres/conveyor"}
+    assert settings.gateway_key == "a-gateway-key"
     service = _services()[role]
     seconds = int(service["stop_grace_period"].removesuffix("s"))
     assert settings.grace.total_seconds() <= seconds - 10
