@@ -4,7 +4,8 @@ WORKDIR /build
 RUN python -m venv /opt/conveyor
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY src ./src
-# There is no Git here to take it from: `--build-arg VERSION=$(git describe --tags)`.
+# There is no Git here to take it from. For a release: `--build-arg VERSION=$(git describe --tags --exact-match)`.
+# For any other commit leave it out: what Git calls such a commit is not a version of Python.
 ARG VERSION=0.2.0.dev0
 RUN SETUPTOOLS_SCM_PRETEND_VERSION="$VERSION" /opt/conveyor/bin/pip install --no-cache-dir --disable-pip-version-check \
     -c constraints.txt '.[aws,postgres,redis,s3]'

@@ -8,9 +8,11 @@ import sys
 import tomllib
 import venv
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import conveyor
 from conveyor.cli import main
@@ -29,6 +31,19 @@ def test_the_fallback_of_the_version_is_the_same_everywhere() -> None:
         text = (ROOT / path).read_text(encoding="utf-8")
         assert re.findall(r'(?:__version__ = "|ARG VERSION=)([\w.]+)', text) == [fallback]
     assert conveyor.__version__
+
+
+def test_the_version_of_an_image_is_a_version_of_python_or_is_not_given(tmp_path: Path) -> None:
+    [command] = re.findall(
+        r"VERSION=\$\((.*?)\)", (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    )
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty"]
+    for step in (["git", "init", "-q"], [*commit, "-m", "one"], ["git", "tag", f"v{VERSION}"]):
+        subprocess.run(step, cwd=tmp_path, check=True)
+    described = partial(subprocess.run, command.split(), cwd=tmp_path, capture_output=True)
+    assert str(Version(described(text=True).stdout)) == VERSION
+    subprocess.run([*commit, "-m", "two"], cwd=tmp_path, check=True)
+    assert described().stdout == b""
 
 
 def test_commands_that_install_the_package_name_it_and_an_extra_it_has() -> None:
