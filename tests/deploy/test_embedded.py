@@ -103,3 +103,15 @@ def test_the_rules_of_prometheus_are_the_alarms_of_the_guide() -> None:
     told = [(rule["expr"], rule["for"], rule["labels"]["severity"]) for rule in group["rules"]]
     assert told == [(one.expression, one.lasting, one.kind) for one in alarms.alarms()]
     assert len({rule["alert"] for rule in group["rules"]}) == len(told) > 20
+
+
+def test_what_a_rule_of_prometheus_says_can_be_read_without_the_guide() -> None:
+    [group] = yaml.safe_load(alarms.RULES.read_text(encoding="utf-8"))["groups"]
+    told = {rule["alert"]: rule["annotations"]["description"] for rule in group["rules"]}
+    of_the_guide = re.compile(r"\b(above|below|(next|last) alarm|what else)\b|\]\(", re.IGNORECASE)
+    for name, text in told.items():
+        assert not of_the_guide.search(text), name
+        assert len(text.split()) >= 10, name
+        for page in re.findall(r"docs/[\w/-]+\.md", text):
+            assert (ROOT / page).is_file(), name
+    assert "docs/storage/postgres.md#what-to-watch" in told["ConveyorDeadRows"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "conveyor.rules.yaml"
 ROW = re.compile(r"^\| ([^|]+?) \| `(.+?)` \| (\d+[mh]) \| (page|ticket) \| (.+) \|$", re.MULTILINE)
-LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 
 
 class Alarm(NamedTuple):
@@ -35,7 +35,7 @@ def rules() -> str:
 
 def _rule(alarm: Alarm) -> str:
     name = "Conveyor" + "".join(word.capitalize() for word in alarm.name.split())
-    remedy = LINK.sub(r"\1", alarm.remedy)
+    remedy = LINK.sub(r"\1 (docs/\2)", alarm.remedy)  # as the guide is in docs
     return (
         f"      - alert: {name}\n"
         f"        expr: {json.dumps(alarm.expression)}\n"
