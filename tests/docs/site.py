@@ -29,12 +29,13 @@ def stage(pages: Path) -> None:
     """Copy the pages, and the files that they link to."""
     for page in sources():
         _copy(page, pages)
-        for linked in _linked(page):
-            if linked.is_file() and linked.suffix != ".md":
-                _copy(linked, pages)
+        for place in linked(page):
+            if place.is_file() and place.suffix != ".md":
+                _copy(place, pages)
 
 
-def _linked(page: Path) -> Iterator[Path]:
+def linked(page: Path) -> Iterator[Path]:
+    """The files of this repository that a page links to."""
     for link in LINK.findall(page.read_text(encoding="utf-8")):
         if "://" not in link:
             yield (page.parent / link).resolve()

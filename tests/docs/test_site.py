@@ -43,6 +43,11 @@ def test_files_that_pages_link_to_are_in_their_places(tmp_path: Path) -> None:
         assert (tmp_path / name).is_file()
 
 
+def test_links_of_pages_lead_to_files_because_a_site_has_no_folders() -> None:
+    for page in site.sources():
+        assert [place for place in site.linked(page) if not place.is_file()] == [], page
+
+
 @pytest.mark.long
 def test_the_site_can_be_built_and_searched_and_loads_nothing_from_elsewhere(
     tmp_path: Path,
