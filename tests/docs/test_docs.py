@@ -241,6 +241,13 @@ def test_units_of_systemd_pass_flags_that_exist(page: Path) -> None:
         assert given <= known.keys()
 
 
+def test_no_entry_of_the_changelog_stands_twice() -> None:
+    entries = re.findall(
+        r"^- (.{30})", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert [entry for entry in entries if entries.count(entry) > 1] == []
+
+
 def test_the_readme_tells_of_the_two_commands() -> None:
     assert {"demo", "test", "dev"} <= told_to_run(ROOT / "README.md", "make")
 
