@@ -40,10 +40,12 @@ def test_the_version_of_an_image_is_a_version_of_python_or_is_not_given(tmp_path
     commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty"]
     for step in (["git", "init", "-q"], [*commit, "-m", "one"], ["git", "tag", f"v{VERSION}"]):
         subprocess.run(step, cwd=tmp_path, check=True)
-    described = partial(subprocess.run, command.split(), cwd=tmp_path, capture_output=True)
-    assert str(Version(described(text=True).stdout)) == VERSION
+    described = partial(
+        subprocess.run, command.split(), cwd=tmp_path, capture_output=True, text=True
+    )
+    assert str(Version(described().stdout)) == VERSION
     subprocess.run([*commit, "-m", "two"], cwd=tmp_path, check=True)
-    assert described().stdout == b""
+    assert not described().stdout
 
 
 def test_commands_that_install_the_package_name_it_and_an_extra_it_has() -> None:

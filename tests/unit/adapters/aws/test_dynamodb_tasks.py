@@ -306,7 +306,7 @@ def test_what_the_release_before_spent_is_unknown(
     item = packed(dataclasses.replace(row, task=task), NewParts("new")).item
     fields = json.loads(item[FIELDS]["S"])
     fields.pop("c", None)
-    old = item | {FIELDS: {"S": json.dumps(fields)}}
+    old = {**item, FIELDS: {"S": json.dumps(fields)}}
 
     assert row_of(old, place).task.spend == cost
 

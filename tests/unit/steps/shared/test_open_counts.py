@@ -119,7 +119,7 @@ async def test_a_read_that_takes_too_long_is_given_up(monkeypatch: pytest.Monkey
     reader = OpenCountReader(tasks=cast("Tasks", tasks), clock=house.clock)
 
     async with asyncio.timeout(10):
-        assert await asyncio.gather(reader.find([run]), reader.find([run])) == [{}, {}]
+        assert not any(await asyncio.gather(reader.find([run]), reader.find([run])))
         assert await reader.find([run]) == {}
     assert tasks.reads == 1
     tasks.let_go.set()
