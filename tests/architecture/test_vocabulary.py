@@ -4,10 +4,11 @@ The first version had words of its own. They may not come back.
 """
 
 import ast
+import os
 import re
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import conveyor
@@ -128,16 +129,41 @@ def test_a_domain_module_has_one_name_wherever_it_is_imported() -> None:
 
 def test_invented_words_are_used_nowhere() -> None:
     word = re.compile(rf"\b(?:{'|'.join(INVENTED)})\b", re.IGNORECASE)
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *TEXTS]
-    listed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     offences = [
         f"{name}:{number}: {line.strip()}"
-        for name in listed.stdout.split()
-        if not any(part in name for part in EXCEPT) and (PROJECT / name).exists()
+        for name in _texts(PROJECT)
+        if not any(part in name for part in EXCEPT)
         for number, line in enumerate((PROJECT / name).read_text().splitlines(), 1)
         if word.search(line)
     ]
     assert offences == []
+
+
+def test_texts_are_found_without_git_and_without_what_it_ignores(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text(".venv\n__pycache__/\n/data/\n")
+    for name in (".venv/a.py", ".git/b.md", "data/c.md", "src/data/d.py", "src/e.txt", "Makefile"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert set(_texts(tmp_path)) == {"src/data/d.py", "Makefile"}
+
+
+def _texts(project: Path) -> Iterator[str]:
+    """The texts that .gitignore does not name; an archive of the project has no repository."""
+    patterns = [".git", *(project / ".gitignore").read_text().split()]
+
+    def is_ignored(path: Path) -> bool:
+        rooted = f"/{path.relative_to(project)}"
+        return any(
+            fnmatch(rooted if one.startswith("/") else path.name, one.rstrip("/"))
+            for one in patterns
+        )
+
+    for parent, folders, names in os.walk(project):
+        folders[:] = [name for name in folders if not is_ignored(Path(parent, name))]
+        for name in names:
+            path = Path(parent, name)
+            if any(fnmatch(name, one) for one in TEXTS) and not is_ignored(path):
+                yield str(path.relative_to(project))
 
 
 def _names() -> Iterator[tuple[str, str, str]]:
