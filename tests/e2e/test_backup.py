@@ -22,10 +22,11 @@ from structlog.testing import capture_logs
 from conveyor.adapters.files.blobs import FileBlobs
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.segments.store import open_segment_store
+from conveyor.adapters.shared.folder_lock import locked
 from conveyor.adapters.system.clock import SystemClock
-from conveyor.app.backup import HELD, back_up, remove_links
+from conveyor.app.backup import HELD, MARKER, back_up, remove_links
 from conveyor.domain.ids import JobId, RunId
-from conveyor.errors import RefusedToStart, Unavailable
+from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.settings import Settings
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended, until
@@ -304,6 +305,87 @@ def test_the_next_start_removes_what_a_killed_backup_left(
         service(data=data, gateway=gateway.url, environ=ENVIRON),
     ):
         assert not (data / HELD).exists()
+
+
+@pytest.mark.parametrize("cause", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+def test_a_backup_that_fails_leaves_nothing_of_its_copy(
+    at_rest: tuple[Path, JobId, RunId], tmp_path: Path, cause: BaseException
+) -> None:
+    data, *_ = at_rest
+
+    def fail(done: int, everything: int) -> None:
+        if done == everything:  # the keys are copied too
+            raise cause
+
+    with pytest.raises((StorageFull, KeyboardInterrupt)):
+        back_up(_settings(data), tmp_path / "copy", with_keys=True, on_progress=fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_only_looks_like_an_unfinished_backup_is_left_alone(
+    at_rest: tuple[Path, JobId, RunId], tmp_path: Path
+) -> None:
+    data, *_ = at_rest
+    mine = tmp_path / "copy.partial" / "mine"
+    mine.parent.mkdir()
+    mine.touch()
+    with pytest.raises(RefusedToStart, match="is not an unfinished backup"):
+        back_up(_settings(data), tmp_path / "copy", with_keys=False, on_progress=_silent)
+    assert mine.exists()
+
+
+def test_a_killed_backup_is_replaced_by_the_next_but_not_one_under_way(
+    at_rest: tuple[Path, JobId, RunId], tmp_path: Path
+) -> None:
+    data, *_ = at_rest
+    draft = tmp_path / "copy.partial"
+    (draft / "bodies").mkdir(parents=True)
+    (draft / MARKER).touch()
+    (draft / "stale").touch()
+    with locked(draft), pytest.raises(RefusedToStart, match="under way"):
+        back_up(_settings(data), tmp_path / "copy", with_keys=False, on_progress=_silent)
+    assert (draft / "stale").exists()
+    back_up(_settings(data), tmp_path / "copy", with_keys=False, on_progress=_silent)
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+    assert not {"stale", MARKER} & {path.name for path in (tmp_path / "copy").iterdir()}
+
+
+def test_a_file_that_is_too_short_fails_the_backup(
+    at_rest: tuple[Path, JobId, RunId], tmp_path: Path
+) -> None:
+    original, *_ = at_rest
+    data = tmp_path / "data"
+    _backup(original, data)
+    segment = next((data / "bodies" / "packs").rglob("*.warc"))
+    os.truncate(segment, segment.stat().st_size - 10)
+    with pytest.raises(Unavailable, match=f"{segment.name} is damaged: 10 of its"):
+        back_up(_settings(data), tmp_path / "copy", with_keys=False, on_progress=_silent)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_backup_tells_what_is_kept_elsewhere_and_not_in_it(
+    at_rest: tuple[Path, JobId, RunId], tmp_path: Path
+) -> None:
+    data, *_ = at_rest
+    environ = os.environ | {
+        "CONVEYOR_BODIES": f"files:{tmp_path}/shared",
+        "CONVEYOR_BLOBS": "s3://bucket/prefix",
+    }
+    command = [*_command(data), str(tmp_path / "copy")]
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=WITHIN, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["not_copied"] == ["bodies", "blobs"]
+    assert "bodies are in another folder and not in this backup" in done.stderr
+    assert "blobs are in S3 and not in this backup" in done.stderr
+    inside = Settings(data=str(data), bodies=f"files:{data}")
+    made = back_up(inside, tmp_path / "whole", with_keys=False, on_progress=_silent)
+    assert made.not_copied == ()
+
+
+def _silent(_done: int, _all: int) -> None:
+    pass
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")

@@ -10,7 +10,7 @@ hours; hard links keep removed files meanwhile:
    rows belong to claims of that moment: the first start on the copy removes them, as after a crash.
 3. The files that the rows refer to, and all lists, are linked. Removals go on.
 4. Everything is copied to a folder beside the target, synced, and renamed: a backup that was
-   interrupted never looks like one.
+   interrupted never looks like one. If it fails, that folder is removed.
 """
 
 import os
@@ -37,6 +37,7 @@ from conveyor.settings import Settings
 
 ENGINE = "backup"  # the name in errors
 DATABASE = "conveyor.db"
+MARKER = "backup.unfinished"  # in a folder that becomes a backup, until it has its name
 HELD = "backup.links"  # hard links to what is being copied, in the data folder
 PACKS = Path("bodies", SEGMENTS)
 CHUNK = 1024 * 1024
@@ -55,6 +56,7 @@ class BackupSummary(msgspec.Struct, frozen=True):
     files: int
     size: int
     keys: bool
+    not_copied: tuple[str, ...]  # kinds of data that are kept elsewhere
 
 
 class _Moment(msgspec.Struct, frozen=True):
@@ -73,16 +75,27 @@ def back_up(
     folder = settings.folder
     _check(settings, target)
     with own_errors(ENGINE), ExitStack() as stack:
+        draft = stack.enter_context(_draft(target))
         held = stack.enter_context(_links(folder))
         if (folder / PACKS).exists():
             stack.enter_context(locked(folder / PACKS, shared=True))
         moment = _take(folder, held, stack, with_keys=with_keys)
-        draft = target.with_name(f"{target.name}.partial")
-        shutil.rmtree(draft, ignore_errors=True)
         files, size = _Copy(moment, held, draft, on_progress).make()
         draft.rename(target)
         sync_folder(target.parent)
-    return BackupSummary(str(target), files, size, bool(moment.keys))
+        (target / MARKER).unlink()  # not earlier: the next backup must know what this one left
+    return BackupSummary(str(target), files, size, bool(moment.keys), _kept_elsewhere(settings))
+
+
+def _kept_elsewhere(settings: Settings) -> tuple[str, ...]:
+    """Kinds of data that the settings keep outside the data folder."""
+    inside = settings.folder.resolve()
+    found = []
+    for kind in ("bodies", "blobs"):
+        scheme, _, address = getattr(settings, kind).partition(":")
+        if scheme == "s3" or (address and Path(address).resolve() != inside):
+            found.append(kind)
+    return tuple(found)
 
 
 def remove_links(folder: Path) -> None:
@@ -119,6 +132,31 @@ def _check(settings: Settings, target: Path) -> None:
 
 
 @contextmanager
+def _draft(target: Path) -> Iterator[Path]:
+    """A private folder beside the target, to be renamed to it; removed if that fails."""
+    draft = target.with_name(f"{target.name}.partial")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        draft.mkdir(mode=0o700)
+    except FileExistsError:
+        is_ours = (draft / MARKER).is_file() or (draft.is_dir() and not any(draft.iterdir()))
+        if not is_ours:
+            raise RefusedToStart(
+                f"{draft} exists and is not an unfinished backup: remove it or name another target"
+            ) from None
+    with locked(draft, wait=False) as is_mine:
+        if not is_mine:
+            raise RefusedToStart(f"another backup to {target} is under way: wait for its end")
+        (draft / MARKER).touch(PRIVATE)
+        _empty(draft, but=MARKER)
+        try:
+            yield draft
+        except BaseException:  # Ctrl-C too: it may hold keys
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+
+
+@contextmanager
 def _links(folder: Path) -> Iterator[Path]:
     """An empty folder for hard links, which one backup has at a time."""
     held = folder / HELD
@@ -141,11 +179,11 @@ def _make(new: Path, *, owner: Path) -> None:
         os.chown(new, of.st_uid, of.st_gid)
 
 
-def _empty(folder: Path) -> None:
+def _empty(folder: Path, *, but: str = "") -> None:
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        else:
+        elif path.name != but:
             path.unlink()
 
 
@@ -227,7 +265,6 @@ class _Copy:
 
     def make(self) -> tuple[int, int]:
         """Copy everything, durably; return how many files and bytes."""
-        self._draft.mkdir(mode=0o700, parents=True)
         # First, because the service cannot checkpoint its log meanwhile.
         self._database(self._moment.rows, Path(DATABASE))
         if self._moment.index:
@@ -255,6 +292,11 @@ class _Copy:
                     left -= len(chunk)
                     yield chunk
                     self._report(self._done + len(chunk))
+                if left:
+                    raise Unavailable(
+                        f"{ENGINE}: {path} is damaged: {left} of its {length} bytes are missing; "
+                        "`conveyor doctor` tells which results that concerns"
+                    )
 
             self._write(path, content())
         (self._held / path).unlink()  # its space may be needed

@@ -82,10 +82,17 @@ def backup(
     settings = load_settings({"data": data}, file=config)
     with CopyBar(hidden=as_json) as bar:
         made = back_up(settings, target.absolute(), with_keys=with_keys, on_progress=bar.copied)
+    for kind in made.not_copied:
+        scheme = getattr(settings, kind).partition(":")[0]
+        where = "S3" if scheme == "s3" else "another folder"
+        output.complain(
+            f"warning: {kind} are in {where} and not in this backup: back them up there"
+        )
     if as_json:
         output.json_line(msgspec.json.encode(made))
         return
-    output.facts(list(msgspec.structs.asdict(made).items()))
+    told = msgspec.structs.asdict(made) | {"not_copied": ", ".join(made.not_copied) or "nothing"}
+    output.facts(list(told.items()))
 
 
 @dlq.command("list")
