@@ -243,7 +243,7 @@ def test_units_of_systemd_pass_flags_that_exist(page: Path) -> None:
 
 def test_no_entry_of_the_changelog_stands_twice() -> None:
     entries = re.findall(
-        r"^- (.{30})", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+        r"^- (.{50})", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert [entry for entry in entries if entries.count(entry) > 1] == []
 
