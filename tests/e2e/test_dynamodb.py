@@ -1,5 +1,6 @@
 """`conveyor serve` with rows and coordination in one table of DynamoDB, and what operators do beside it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -40,11 +41,12 @@ def test_a_service_without_redis_scrapes_and_says_when_its_table_is_away(
             ready = served.url.replace("/v1", "/readyz")
             assert httpx.get(ready).status_code == 200
             _check_commands(environ)
-            _check_pages_for_operators(api)
+            operator = _operator_key(environ)
+            _check_pages_for_operators(api, operator)
             database.kill()
             until(lambda: httpx.get(ready, timeout=20).status_code == 503)
             assert "metadata" in httpx.get(ready, timeout=20).text
-            away = {one["holds"] for one in _engines(api) if not one["available"]}
+            away = {one["holds"] for one in _engines(api, operator) if not one["available"]}
             assert away == {"metadata", "tasks", "coordination"}
     assert not list(tmp_path.iterdir())
 
@@ -62,36 +64,49 @@ def _check_commands(environ: Mapping[str, str]) -> None:
     assert "test" not in examined.stderr
 
 
-def _check_pages_for_operators(api: httpx.Client) -> None:
+def _operator_key(environ: Mapping[str, str]) -> dict[str, str]:
+    options = ("--caller", "ops", "--scope", "operator", "--json")
+    return {"X-API-Key": json.loads(_conveyor(environ, "keys", "create", *options).stdout)["key"]}
+
+
+def _check_pages_for_operators(api: httpx.Client, operator: Mapping[str, str]) -> None:
     for _ in range(3):
         api.post("/jobs", json={"tasks": [], "status": "open"}).raise_for_status()
-    listed = until(lambda: _all_live_runs(api, 3))
-    [other, caller] = sorted(_page(api, "callers", "callers"), key=lambda one: one["live_runs"])
-    assert (other["caller"], other["active_keys"]) == ("ann", 1)
+    listed = until(lambda: _all_live_runs(api, operator, 3))
+    [*others, caller] = sorted(
+        _page(api, operator, "callers", "callers"), key=lambda one: one["live_runs"]
+    )
+    assert {(one["caller"], one["active_keys"]) for one in others} == {("ann", 1), ("ops", 1)}
     assert {one["caller"] for one in listed} == {caller["caller"]}
     assert caller["live_runs"] == 3
-    assert all(one["available"] for one in _engines(api))
-    [process] = _page(api, "processes", "processes")
+    assert all(one["available"] for one in _engines(api, operator))
+    [process] = _page(api, operator, "processes", "processes")
     assert process["role"] == "serve"
 
 
-def _all_live_runs(api: httpx.Client, count: int) -> list[dict[str, Any]] | None:
+def _all_live_runs(
+    api: httpx.Client, operator: Mapping[str, str], count: int
+) -> list[dict[str, Any]] | None:
     """Page by page, once the listing has caught up."""
     found, query = list[dict[str, Any]](), {"limit": "2"}
     while True:
-        page = api.get("/operator/runs", params=query).raise_for_status().json()
+        answer = api.get("/operator/runs", params=query, headers=operator)
+        page = answer.raise_for_status().json()
         found += page["runs"]
         if page["next_cursor"] is None:
             return found if len(found) == count else None
         query["cursor"] = page["next_cursor"]
 
 
-def _engines(api: httpx.Client) -> list[dict[str, Any]]:
-    return _page(api, "engines", "engines")
+def _engines(api: httpx.Client, operator: Mapping[str, str]) -> list[dict[str, Any]]:
+    return _page(api, operator, "engines", "engines")
 
 
-def _page(api: httpx.Client, path: str, field: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = api.get(f"/operator/{path}").raise_for_status().json()[field]
+def _page(
+    api: httpx.Client, operator: Mapping[str, str], path: str, field: str
+) -> list[dict[str, Any]]:
+    answer = api.get(f"/operator/{path}", headers=operator)
+    found: list[dict[str, Any]] = answer.raise_for_status().json()[field]
     return found
 
 

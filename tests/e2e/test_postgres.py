@@ -1,6 +1,7 @@
 """One api and two workers on PostgreSQL: migrations, and kills of processes and of the server."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -60,7 +61,10 @@ def test_a_kill_of_each_process_changes_nothing_in_the_outcome(
         _http(group) as api,
     ):
         job_id = _submitted(api, count)
-        _check_pages_for_operators(api, job_id)
+        options = ("--caller", "ops", "--scope", "operator", "--json")
+        created = _run(_settings(tmp_path, url), "keys", "create", *options)
+        operator = {"X-API-Key": json.loads(created.stdout)["key"]}
+        _check_pages_for_operators(api, operator, job_id)
         for process in group.processes:
             _wait_for_more(api, job_id, count)
             process.kill()
@@ -99,20 +103,22 @@ def test_crashes_of_the_server_change_nothing_in_the_outcome(
             check_outcome(api, job_id, count)
 
 
-def _check_pages_for_operators(api: httpx.Client, job_id: str) -> None:
+def _check_pages_for_operators(api: httpx.Client, operator: Mapping[str, str], job_id: str) -> None:
     def seen(path: str, field: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = api.get(f"/operator/{path}").raise_for_status().json()[field]
+        answer = api.get(f"/operator/{path}", headers=operator)
+        found: list[dict[str, Any]] = answer.raise_for_status().json()[field]
         return found
 
     [live] = seen("runs", "runs")
     assert live["run"]["job_id"] == job_id
-    [caller] = seen("callers", "callers")
-    assert (caller["caller"], caller["live_runs"]) == (live["caller"], 1)
+    listed = {one["caller"]: one["live_runs"] for one in seen("callers", "callers")}
+    assert listed == {live["caller"]: 1, "ops": 0}
     engines = {one["holds"]: one["engine"] for one in seen("engines", "engines")}
     assert (engines["metadata"], engines["coordination"]) == ("postgresql", "postgresql")
     until(lambda: sorted(p["role"] for p in seen("processes", "processes")) == ROLES)
     for action, state in (("pause", "paused"), ("resume", None)):
-        run = api.post(f"/operator/jobs/{job_id}/{action}").raise_for_status().json()
+        answer = api.post(f"/operator/jobs/{job_id}/{action}", headers=operator)
+        run = answer.raise_for_status().json()
         assert run.get("pause_state") == state
 
 
@@ -151,17 +157,23 @@ def _conveyor(
     folder: Path, address: PostgresAddress, *command: str
 ) -> "subprocess.CompletedProcess[str]":
     url = url_of(address).replace("@", f":{address.password}@", 1)
-    environ = {
-        **os.environ,
+    return _run(_settings(folder, url), *command)
+
+
+def _settings(folder: Path, url: str) -> Mapping[str, str]:
+    return {
         "CONVEYOR_ENGINES": "postgres",
         "CONVEYOR_METADATA": url,
         "CONVEYOR_BODIES": f"files:{folder}",
         "CONVEYOR_BLOBS": f"files:{folder}",
         "CONVEYOR_ENCRYPTION_KEY": ROOT_KEY,
     }
+
+
+def _run(settings: Mapping[str, str], *command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "conveyor", *command],
-        env=environ,
+        env={**os.environ, **settings},
         capture_output=True,
         text=True,
         check=False,

@@ -194,7 +194,11 @@ class Callers:
         job.look(answer.document)
         runs = (await self.get(job.caller, f"{path}/runs", "limit=100")).document["runs"]
         job.look_at_runs(runs)
-        assert answer.document.get("latest_run") == (runs[0] if runs else None)
+        latest = answer.document.get("latest_run")
+        if latest:  # listings leave these out
+            latest["stats"].pop("in_flight", None)
+            latest["stats"].pop("waiting_for_retry", None)
+        assert latest == (runs[0] if runs else None)
         for run in _sources_first(job.newest, *also):
             run.look_at_rows(await self.rows(run), self.world.clock.now())
 
