@@ -22,6 +22,7 @@ OLD = timedelta(minutes=11)
 
 
 async def come_to_rest(world: World, callers: Callers) -> None:
+    world.heal()
     await world.restart()
     await callers.resolve()
     for job in callers.jobs:

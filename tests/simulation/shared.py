@@ -238,6 +238,11 @@ class SharedWorld(World):
         for one in self.services.values():
             one.claimed.clear()
 
+    def heal(self) -> None:
+        """Lose no more messages. Each repair doubles the wait for the next, up to an hour."""
+        queues = self.store.queues
+        queues.habits = msgspec.structs.replace(queues.habits, lost=0.0)
+
     async def kill(self) -> None:
         """End the service in use; the others know nothing of it."""
         self.deaths += 1

@@ -289,7 +289,7 @@ async def test_an_engine_that_does_not_answer_is_named_and_the_others_are_shown(
 
 
 def a_second_service(door: Door) -> httpx.AsyncClient:
-    """The same engines, wrapped anew: a port's methods are wrapped once."""
+    """The same engines, each port wrapped again: its methods are wrapped once."""
     from conveyor.app.services import build_service  # noqa: PLC0415
     from conveyor.settings import Settings  # noqa: PLC0415
 

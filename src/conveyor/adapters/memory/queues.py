@@ -43,7 +43,7 @@ class MemoryQueues:
         self._clock = clock
         self._visibility = visibility
         self._random = random
-        self._habits = habits
+        self.habits = habits
         self._numbers = count(1)
         self._most_receives = most_receives
         self._queues: dict[RunId, list[_Queued]] = {}
@@ -67,7 +67,7 @@ class MemoryQueues:
         messages = [
             _Queued(task_id, now + delay, stamp)
             for task_id, delay in entries
-            if not (self._habits.lost and self._happens(self._habits.lost))
+            if not (self.habits.lost and self._happens(self.habits.lost))
         ]
         # A queue that is gone belongs to a closed run, which needs no messages.
         self._queues.get(run_id, []).extend(messages)
@@ -77,13 +77,13 @@ class MemoryQueues:
             raise ValueError(f"limit must be from 1 to {MOST_RECEIVED}, got {limit}")
         if run_id not in self._queues:
             return None
-        if self._happens(self._habits.empty):
+        if self._happens(self.habits.empty):
             return []
         return [self._deliver(message) for message in islice(self._visible(run_id), limit)]
 
     async def ack(self, run_id: RunId, receipts: Sequence[str]) -> None:
         for message in self._received(run_id, receipts):
-            if not self._happens(self._habits.undead):
+            if not self._happens(self.habits.undead):
                 self._queues[run_id].remove(message)
 
     async def postpone(self, run_id: RunId, delays: Mapping[str, timedelta]) -> None:
@@ -108,12 +108,12 @@ class MemoryQueues:
             self._queues[run_id].remove(message)
             self._dead.setdefault(run_id, []).append(message.task_id)
         self._random.shuffle(messages)
-        return (message for message in messages if not self._happens(self._habits.late))
+        return (message for message in messages if not self._happens(self.habits.late))
 
     def _deliver(self, message: "_Queued") -> TaskMessage:
         message.receipt = str(next(self._numbers))
         message.receives += 1
-        if not self._happens(self._habits.doubled):
+        if not self._happens(self.habits.doubled):
             message.visible_at = self._clock.now() + self._visibility
         return TaskMessage(
             message.task_id, message.receipt, message.receives, message.stamp, message.v
