@@ -35,6 +35,8 @@ REMEMBERED = timedelta(hours=23)  # for which the answer to a repeated call is s
 BEGUN = "begun"
 PORTS = ports().keys() - {"clock", "ids"}  # those keep nothing, and say nothing to anyone
 A_MINUTE = timedelta(minutes=1)
+# From one sweep to the next: two passes find what looks broken, the second repairs it.
+SWEEPS = (timedelta(minutes=11), timedelta(minutes=11), A_MINUTE, A_MINUTE)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -199,6 +201,14 @@ class Life:
         while await self.service.steps.deliver.step():
             pass
         self.deaths.step_is_over()
+
+    async def rest_swept(self) -> None:
+        """Go on until nobody has anything left to do, the sweeper included."""
+        await self.rest()
+        for wait in SWEEPS:
+            self.advance(wait)
+            await self.sweep()
+            await self.rest()
 
     async def sweep(self) -> None:
         if self.waits:

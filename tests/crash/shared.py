@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +25,7 @@ from conveyor.domain.task import Task, TaskStatus, failure_of
 from conveyor.testing.clock import FakeClock, FakeIds
 from conveyor.testing.shared.store import LEASE, SharedStore
 from tests.crash.deaths import DeathOfOne, Deaths, Point
-from tests.crash.life import A_MINUTE, Journal, Life, Outcome, wired
+from tests.crash.life import Journal, Life, Outcome, wired
 from tests.crash.scenarios import Scenario
 from tests.crash.snapshot import (
     Picture,
@@ -58,8 +57,6 @@ EMBEDDED_ONLY = {
     "sweep_at_the_start": "a start beside others repairs nothing",
 }
 STATUSES = list(TaskStatus)
-# From one sweep to the next: two passes find what looks broken, the second repairs it.
-SWEEPS = (timedelta(minutes=11), timedelta(minutes=11), A_MINUTE, A_MINUTE)
 
 
 async def outlived(
@@ -81,19 +78,10 @@ async def outlived(
             return Outcome([f"no service died {point}"], {}, [])
         life, life.waits = survivor, True
         await scenario.script(life)
-    await _rest(life)
+    await life.rest_swept()
     return Outcome(
         [*await life.complaints(), *store.state.unsound()], store.state.picture(), mortal.crossed
     )
-
-
-async def _rest(life: Life) -> None:
-    """Go on until nobody has anything left to do, the sweeper included."""
-    await life.rest()
-    for wait in SWEEPS:
-        life.advance(wait)
-        await life.sweep()
-        await life.rest()
 
 
 class OpenStore:

@@ -34,7 +34,8 @@ async def _awaited(life: Life, count: int = 2, *, beats: bool = False) -> Answer
 async def _told(life: Life, outcome: str) -> None:
     """The state hears of it in this life, or was told in an earlier one."""
     await life.deliver()
-    await life.rest()
+    # A service beside the one that died completes its runs by a sweep; a new one by its start.
+    await (life.rest_swept() if life.waits else life.rest())
     assert life.states.outcome(TOKEN) == outcome
 
 
