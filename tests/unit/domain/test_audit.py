@@ -1,16 +1,18 @@
 """Accounts of a run that moves while its rows are read."""
 
+import msgspec
 import pytest
 
 from conveyor.domain import audit
-from conveyor.domain.audit import Ledger, RunSnapshot
+from conveyor.domain.audit import Ledger, RunSnapshot, row_faults
 from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import FailureGroup
-from conveyor.domain.ids import TaskId
-from conveyor.domain.run import RunStatus
+from conveyor.domain.ids import TaskId, task_ids
+from conveyor.domain.run import IngestStatus, RunStatus
 from conveyor.domain.task import Task, TaskStatus
-from conveyor.testing.factories import a_problem, a_run, a_task, a_task_spec
+from conveyor.domain.task_list.spec import SourceList
+from conveyor.testing.factories import a_batch, a_problem, a_run, a_task, a_task_spec
 
 DONE = Counts(successful=1)
 
@@ -23,6 +25,22 @@ def test_a_run_that_completes_while_its_rows_are_read_is_not_complained_of() -> 
 
     assert list(ledger.faults(before, after)) == []
     assert [code for code, _ in ledger.faults(after, after)][-1] == "unfinished_row"
+
+
+def test_rows_of_a_list_may_be_ahead_of_their_run_while_it_is_read() -> None:
+    run = a_run(total=1, next_index=1, ingest_status=IngestStatus.PENDING)
+    at_work = RunSnapshot(run, ZERO, [a_batch(source_list=SourceList(blob="list"))])
+    rows = [a_task(index=index, id=task_ids(run.id)(index)) for index in (0, 1)]
+    ledger = Ledger()
+    ledger.add(rows)
+
+    assert list(row_faults(run, rows[1], [])) == []
+    assert list(ledger.faults(at_work, at_work)) == []
+
+    read = msgspec.structs.replace(run, ingest_status=IngestStatus.DONE)
+    at_rest = RunSnapshot(read, ZERO, [])
+    assert [code for code, _ in row_faults(read, rows[1], [])] == ["wrong_index"]
+    assert "rows_too_many" in [code for code, _ in ledger.faults(at_rest, at_rest)]
 
 
 def a_failed_task(host: str) -> Task:
