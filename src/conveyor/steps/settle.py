@@ -113,6 +113,14 @@ class Settle:
                 again = True
                 log.warning("settle.unavailable", why=str(error))
                 await asyncio.sleep(self.outage.total_seconds())
+            except Exception:
+                # Such as a row that cannot be written: it must not take others with it. Its lease
+                # lapses, and after a few claims lost in this way the task fails.
+                log.exception("step.bug", step="settle", tasks=[at.task.id for at, _ in ended])
+                if len(ended) > 1:
+                    for one in ended:
+                        await self._write([one], writing, recorded=recorded, again=True)
+                return
             if len(runs := _by_run(ended)) > 1:
                 async with asyncio.TaskGroup() as group:
                     for of_run in runs:

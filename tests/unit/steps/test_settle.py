@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.domain.counts import Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
-from conveyor.domain.ids import RunId
+from conveyor.domain.ids import RunId, TaskId
 from conveyor.domain.job import Job
 from conveyor.domain.retry import RetryPolicy
 from conveyor.domain.run import RunStatus
@@ -409,6 +410,35 @@ async def test_tasks_found_final_have_their_runs_checked_once_and_are_acked() ->
 
     assert house.trace.of("metadata.commit", "work.ack") == ["metadata.commit", "work.ack"]
     assert (await house.run(_run_of(job))).status is RunStatus.COMPLETED
+
+
+async def test_a_row_that_cannot_be_written_takes_no_other_with_it() -> None:
+    house, job, tasks = await _claimed(3)
+    work = _Poisoned(house.work, tasks[1].id)
+    steps = replace(house.settle, work=cast("Work", work))
+
+    with capture_logs() as logs:
+        await steps.settle([FinishedAttempt(task, an_assignment(job), PAGE) for task in tasks])
+
+    statuses = [row.status for row in await house.rows(_run_of(job))]
+    assert statuses == [TaskStatus.SUCCESSFUL, TaskStatus.PROCESSING, TaskStatus.SUCCESSFUL]
+    await house.check_counts(_run_of(job))
+    assert [line["tasks"] for line in logs if line["event"] == "step.bug"][-1] == [tasks[1].id]
+
+
+class _Poisoned:
+    """Work with a row that no engine can write."""
+
+    def __init__(self, work: Work, task_id: TaskId) -> None:
+        self._work, self._task_id = work, task_id
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[bool]:
+        if any(one.task_id == self._task_id for one in settlements):
+            raise ValueError("this row cannot be written")
+        return await self._work.settle(settlements)
+
+    async def ack(self, final: Sequence[Held]) -> None:
+        await self._work.ack(final)
 
 
 class _Refusing:
