@@ -192,11 +192,11 @@ def test_a_dead_letter_is_redriven(browser: Browser, root: str, operator: str) -
 
 
 @pytest.mark.long
-def test_where_any_key_is_accepted_the_page_is_shown(
+def test_in_development_the_page_is_shown_without_a_key(
     browser: Browser, gateway: Program, tmp_path: Path
 ) -> None:
     with (
-        service(data=tmp_path, gateway=gateway.url, environ=SHORT_GRACE) as program,
+        service(data=tmp_path, gateway=gateway.url, environ=SHORT_GRACE, role="dev") as program,
         visiting(browser, program.url.removesuffix("/v1")) as visitor,
     ):
         page = visitor.open("", "h1")

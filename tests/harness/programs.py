@@ -72,10 +72,11 @@ def service(
     flags: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
     log: Path | None = None,
+    role: str = "serve",
 ) -> Iterator[Program]:
     """`conveyor serve` on a free port; `url` is the base URL clients take."""
     port = port or free_port()
-    command = ["serve", "--port", str(port), "--data", str(data), "--gateway", gateway, *flags]
+    command = [role, "--port", str(port), "--data", str(data), "--gateway", gateway, *flags]
     base = f"http://127.0.0.1:{port}/v1"
     with program(command, base, environ=environ, log=log) as one:
         yield one
