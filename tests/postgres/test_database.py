@@ -162,6 +162,7 @@ async def test_statements_that_cannot_be_serialised_are_retried(
         ("55P03", Unavailable),
         ("25006", Unavailable),
         ("40P01", Unavailable),
+        ("22021", ValueError),
     ],
 )
 async def test_errors_of_the_server_become_ours(

@@ -5,6 +5,7 @@ that would have begun a further group. So the groups of a reason always add up t
 is never removed, so a failure whose group exists counts there, however many groups there are.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -66,6 +67,8 @@ class _Coded(msgspec.Struct):
     code: str = ""
 
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
 _CODED = msgspec.json.Decoder(_Coded)
 _TOLD = msgspec.json.Decoder(_Told)
 
@@ -125,6 +128,7 @@ def _sum(before: FailureGroup | None, key: FailureKey, count: int, example: Task
 
 def _code(problem: str | None) -> str:
     try:
-        return _CODED.decode(problem or "{}").code
+        # Not every engine can store U+0000 in a key.
+        return CONTROL.sub("", _CODED.decode(problem or "{}").code)
     except msgspec.DecodeError:
         return ""

@@ -49,6 +49,7 @@ def counted(failures: list[FailureKey]) -> dict[FailureKey, FailureGroup]:
     [
         ('{"code":"RESP001","detail":"x"}', "RESP001"),
         ('{"code":7}', ""),
+        (r'{"code":"\u0000RESP\n001"}', "RESP001"),
         ('{"title":"no code"}', ""),
         ('"a text"', ""),
         ("no JSON", ""),

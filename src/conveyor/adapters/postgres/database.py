@@ -1,6 +1,7 @@
 """A PostgreSQL database: pools of connections, and the border at which its errors end.
 
-Errors of the driver and of the server become `Unavailable` or `StorageFull` here, and nowhere else.
+Errors of the driver and of the server become `Unavailable` or `StorageFull` here, and nowhere else;
+a value that cannot be stored is a `ValueError`.
 Deadlocks and serialisation failures are retried here: the server has rolled their transaction back.
 
 | pool | for | why of its own |
@@ -50,6 +51,7 @@ SESSION = {
 }
 ROLLED_BACK = {"40001", "40P01"}  # for the sake of another transaction
 DISK_FULL = "53100"
+DATA_EXCEPTION = "22"  # a value that no later try could store: a bug, and no outage
 NO_TABLE = "42P01"
 FAILURES = (
     asyncpg.PostgresError,
@@ -165,8 +167,12 @@ class PostgresDatabase:
         except FAILURES as error:
             raise self._translated(error) from error
 
-    def _translated(self, error: Exception) -> Unavailable:
+    def _translated(self, error: Exception) -> Exception:
         code = _code(error)
+        if code and code.startswith(DATA_EXCEPTION):
+            return ValueError(
+                f"PostgreSQL at {self.address} cannot store a value: {error} ({code})"
+            )
         kind = StorageFull if code == DISK_FULL else Unavailable
         why = str(error) or "no answer in time"
         hint = ": run `conveyor migrate`" if code == NO_TABLE else ""

@@ -50,6 +50,7 @@ FAILED, SUCCESSFUL, PENDING = TaskStatus.FAILED, TaskStatus.SUCCESSFUL, TaskStat
 class FailureGroupsContract:
     async def test_failures_count_by_group_and_each_run_has_its_own(self, engine: Engine) -> None:
         kinds = [refused(), refused(), refused(code="RESP001"), refused(reason=BLOCKED), scraped()]
+        kinds.append(refused(code="a gateway sends\0anything"))
         await given_tasks(engine, len(kinds), RUN)
         await given_tasks(engine, 1, OTHER_RUN)
         mine = by_index(await claim(engine, len(kinds), RUN))
