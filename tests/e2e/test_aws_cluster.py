@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.polling import ended, every_row, until
 from tests.e2e.test_lists import TXT, sent, submit, urls
-from tests.e2e.test_processes import check_outcome, urls_of
+from tests.e2e.test_processes import check_outcome, submitted_under_kills, urls_of
 from tests.emulators import Emulator
 from tests.harness.aws_cluster import (
     aws_cluster,
@@ -35,6 +35,7 @@ PAUSED_WITHIN, PAUSED_UNNOTIFIED = 1.0, 10.0  # seconds
 STARTED_WITHIN = 3.0
 COUNT = 400
 AWAY = 60.0  # seconds
+WITHOUT_VALKEY = 15.0
 LONG_LIST = 200_000
 
 
@@ -88,6 +89,30 @@ def test_an_outage_of_a_minute_changes_nothing_in_the_outcome(
         after = submitted(api, "after/")
         check_outcome(api, job_id, COUNT)
         check_outcome(api, after, COUNT, "after/")
+
+
+def test_kills_and_an_outage_of_valkey_change_nothing_in_the_outcome(
+    ministack: Emulator,
+    own_valkey: Valkey,
+    seaweedfs: S3Server,
+    gateway: Program,
+    tmp_path: Path,
+) -> None:
+    with (
+        aws_cluster(
+            tmp_path, url=ministack.url, valkey=own_valkey, s3=seaweedfs, gateway=gateway
+        ) as group,
+        client_of(group) as api,
+    ):
+        jobs = submitted_under_kills(group, api, count=COUNT, jobs=4, rounds=15)
+        own_valkey.kill()
+        jobs.append(submitted(api, "4/"))  # nothing of it can start
+        time.sleep(WITHOUT_VALKEY)  # an outage that lasts: this is no wait for anything
+        assert completed(api, jobs[-1]) == 0
+        own_valkey.start()
+        for number, job_id in enumerate(jobs):
+            ended(api, job_id, within=600)  # claims of the dead lapse, and messages come back
+            check_outcome(api, job_id, COUNT, f"{number}/")
 
 
 def _delete(sqs: Any, url: str) -> None:

@@ -157,27 +157,36 @@ def test_sigterm_ends_a_worker_within_its_grace_although_the_store_does_not_answ
 def test_random_kills_of_every_process_change_nothing_in_the_outcome(
     seaweedfs: S3Server, own_valkey: Valkey, gateway: Program, tmp_path: Path, queued: bool
 ) -> None:
-    dice, count, jobs = random.Random(11), 2_000, list[str]()
+    count = 2_000
     with (
         cluster(tmp_path, gateway=gateway, valkey=own_valkey, s3=seaweedfs, queued=queued) as group,
         _http(group) as api,
     ):
-        for round_ in range(20):
-            if round_ < 6:
-                key = {"Idempotency-Key": f"job-{round_}"}
-                body = {"tasks": [{"url": url} for url in urls_of(count, f"{round_}/")]}
-                jobs.append(_submit(api, body, key))
-            time.sleep(dice.uniform(0.0, 0.5))  # the moment of death must be any moment
-            process = dice.choice(group.processes)
-            if dice.random() < 0.25:
-                process.suspend()
-                time.sleep(dice.uniform(0.0, 6.0))  # longer than a lease, or not
-                process.resume()
-            else:
-                process.kill()
-                group.start(process)
+        jobs = submitted_under_kills(group, api, count=count, jobs=6)
         for number, job_id in enumerate(jobs):
             check_outcome(api, job_id, count, f"{number}/")
+
+
+def submitted_under_kills(
+    group: Cluster, api: httpx.Client, *, count: int, jobs: int, rounds: int = 20
+) -> list[str]:
+    """Submit jobs while processes are killed, or stand still, in one round after the other."""
+    dice, submitted = random.Random(11), list[str]()
+    for round_ in range(rounds):
+        if round_ < jobs:
+            key = {"Idempotency-Key": f"job-{round_}"}
+            body = {"tasks": [{"url": url} for url in urls_of(count, f"{round_}/")]}
+            submitted.append(_submit(api, body, key))
+        time.sleep(dice.uniform(0.0, 0.5))  # the moment of death must be any moment
+        process = dice.choice(group.processes)
+        if dice.random() < 0.25:
+            process.suspend()
+            time.sleep(dice.uniform(0.0, 6.0))  # longer than a lease, or not
+            process.resume()
+        else:
+            process.kill()
+            group.start(process)
+    return submitted
 
 
 def urls_of(count: int, folder: str = "") -> list[str]:
