@@ -1,4 +1,4 @@
-"""How fast are bodies kept and read, in segments, as files and in memory?
+"""How fast are bodies kept and read, in segments, as files, as a file for each group, and in memory?
 
 20 KB bodies in groups of 1, 16, 64 and 256, two groups on their way at a time, as settling does it.
 """
@@ -17,7 +17,7 @@ import msgspec
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.adapters.segments.bodies import SegmentBodies
 from conveyor.adapters.segments.store import open_segment_store
-from conveyor.adapters.system.clock import SystemClock
+from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.ports.bodies import Bodies, Body, BodyName
 from conveyor.testing.memory.bodies import MemoryBodies
@@ -26,7 +26,7 @@ SIZE = 20_480
 COUNT = {1: 300, 16: 1_600, 64: 1_920, 256: 2_048}
 ROUNDS = 3
 AT_ONCE = 2
-ENGINES = ("segments", "files", "memory")
+ENGINES = ("segments", "files", "grouped", "memory")
 JOB = JobId("01J0000000000000000000000A")
 
 
@@ -59,12 +59,13 @@ def _show(durability: str, group: int, seen: dict[str, list[Rates]]) -> None:
             for name in Rates.__struct_fields__
         )
         print(
-            f"  {engine:6} {put:7.0f} kept a second, {cpu:5.0f} us CPU a body; "
+            f"  {engine:8} {put:7.0f} kept a second, {cpu:5.0f} us CPU a body; "
             f"{read:7.0f} read a second; {removed:8.0f} removed a second"
         )
-    pairs = zip(seen["segments"], seen["files"], strict=True)
-    ratio = statistics.median(segments.put / files.put for segments, files in pairs)
-    print(f"  median ratio of segments to files: {ratio:.1f}")
+    for engine in ("segments", "grouped"):
+        pairs = zip(seen[engine], seen["files"], strict=True)
+        ratio = statistics.median(one.put / files.put for one, files in pairs)
+        print(f"  median ratio of {engine} to files: {ratio:.1f}")
 
 
 async def _measure(engine: str, durability: str, group: int) -> Rates:
@@ -115,6 +116,8 @@ async def _opened(engine: str, *, sync: bool) -> AsyncIterator[Bodies]:
             yield MemoryBodies()
         elif engine == "files":
             yield FileBodies(path, sync=sync)
+        elif engine == "grouped":
+            yield FileBodies(path, sync=sync, segment_ids=SystemIds(SystemClock()))
         else:
             with open_segment_store(path / "segments", clock=SystemClock(), sync=sync) as store:
                 yield SegmentBodies(store, FileBodies(path, sync=sync))

@@ -1,8 +1,11 @@
 """How fast is a job drained on PostgreSQL, by one worker and by two, against the bare script?
 
-From submit to completed, bodies of 20 KB in segments on S3, one api, commits on disk, coordination in
-the same database. The S3 server, the database and the gateway share the cores with the workers;
-`BODIES=files` leaves the S3 server out and makes a file for each body in a folder that they share.
+From submit to completed, bodies of 20 KB, one api, commits on disk. The database, Valkey and the
+gateway share the cores with the workers. The choices:
+
+- `BODIES=segments` (default): a file for each settle and run, in a folder that the workers share;
+  `files`: a file for each body in that folder; `s3`: segments on an S3 server on the same cores.
+- `COORDINATION=valkey` (default), or `postgres`: in the database of the rows.
 """
 
 import asyncio
@@ -16,6 +19,7 @@ from pathlib import Path
 
 from tests.harness.postgres import a_postgres, url_of
 from tests.harness.programs import Program, free_port, program
+from tests.harness.valkey import a_valkey
 from tests.s3_server import seaweedfs_at
 
 from benchmarks.drain import SIZE, Round, Shape, drain, script
@@ -23,7 +27,8 @@ from benchmarks.fast_gateway import fast_gateway
 from benchmarks.postgres import server_cpu
 from conveyor.adapters.postgres.schema import migrate_at
 
-BODIES = os.environ.get("BODIES", "s3")
+BODIES = os.environ.get("BODIES", "segments")
+COORDINATION = os.environ.get("COORDINATION", "valkey")
 WORKERS = (1, 2)
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 SHAPE = Shape("at once, 100 in flight", int(os.environ.get("TASKS", "10000")), 100, 0.0, 0.8)
@@ -31,16 +36,16 @@ OF_ONE = 0.9  # the rate of two workers on two cores
 
 
 class Deployment(Program):
-    """One api and its workers. Their CPU time is that of all of them and of the database."""
+    """One api and its workers. Their CPU time is that of all of them and of their servers."""
 
-    def __init__(self, api: Program, workers: Sequence[Program], server: int) -> None:
+    def __init__(self, api: Program, workers: Sequence[Program], servers: Sequence[int]) -> None:
         super().__init__(api.process, api.url)
         self._parts = (api, *workers)
-        self._server = server
+        self._servers = servers
 
     @property
     def cpu(self) -> float:
-        return sum(part.cpu for part in self._parts) + server_cpu(self._server)
+        return sum(part.cpu for part in self._parts) + sum(map(server_cpu, self._servers))
 
 
 def main() -> None:
@@ -69,13 +74,19 @@ def _compare(deployed: Program, gateway: str, folder: Path, workers: int) -> lis
         )
     low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
     told = f"{middle:.2f} of the bare script's rate ({low:.2f} to {high:.2f})"
-    print(f"{workers} worker(s), bodies on {BODIES}: {told}, goal {SHAPE.goal}", flush=True)
+    how = f"bodies on {BODIES}, coordination on {COORDINATION}"
+    print(f"{workers} worker(s), {how}: {told}, goal {SHAPE.goal}", flush=True)
     return ours
 
 
 @contextmanager
 def deployment(
-    gateway: str, folder: Path, *, workers: int, bodies: str = BODIES
+    gateway: str,
+    folder: Path,
+    *,
+    workers: int,
+    bodies: str = BODIES,
+    coordination: str = COORDINATION,
 ) -> Iterator[Deployment]:
     """One api and workers on a database of their own."""
     folder.mkdir()
@@ -90,13 +101,19 @@ def deployment(
             "CONVEYOR_LOG_LEVEL": "warning",
             "CONVEYOR_DATA": str(folder),
         }
+        servers = [server.process.pid]
+        if coordination == "valkey":
+            valkey = stack.enter_context(a_valkey())
+            environ["CONVEYOR_COORDINATION"] = valkey.url
+            servers.append(valkey.process.pid)
         place = f"files:{folder}"
+        layout = "?layout=segments" if bodies == "segments" else ""
         if bodies == "s3":
             (folder / "s3").mkdir()
             storage = stack.enter_context(seaweedfs_at(folder / "s3"))
-            place = f"s3:{storage.new_address(layout='segments')}"
+            place, layout = f"s3:{storage.new_address()}", "&layout=segments"
             environ |= storage.environ
-        environ |= {"CONVEYOR_BODIES": place, "CONVEYOR_BLOBS": place.partition("&layout")[0]}
+        environ |= {"CONVEYOR_BODIES": place + layout, "CONVEYOR_BLOBS": place}
 
         def start(role: str, flag: str) -> Program:
             port = free_port()
@@ -104,7 +121,7 @@ def deployment(
             return stack.enter_context(program([role, flag, str(port)], url, environ=environ))
 
         started = [start("worker", "--metrics-port") for _ in range(workers)]
-        yield Deployment(start("api", "--port"), started, server.process.pid)
+        yield Deployment(start("api", "--port"), started, servers)
 
 
 def _load() -> str:

@@ -98,7 +98,10 @@ def _conveyor(bench: Bench, count: int) -> Row:
 
 
 def _conveyor_on_postgres(bench: Bench, count: int) -> Row:
-    with deployment(bench.gateway, bench.folder / "shared", workers=1, bodies="files") as program:
+    place = bench.folder / "shared"
+    with deployment(
+        bench.gateway, place, workers=1, bodies="files", coordination="postgres"
+    ) as program:
         drain(program, count // 2, IN_FLIGHT)
         trials = tuple(alternate(bench, lambda: _drained(program, count)))
     return Row(

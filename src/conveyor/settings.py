@@ -142,7 +142,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         _about(
             "Engine of results: `segments:` or `files:` in the data folder; `files:/folder` or "
-            "`s3://bucket/prefix`, which processes can share."
+            "`s3://bucket/prefix`, which processes can share. With `?layout=segments`, results "
+            "that are stored together are one file or object."
         ),
     ] = "segments:"
     blobs: Annotated[

@@ -8,13 +8,13 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from conveyor.adapters.s3 import bodies as bodies_module
 from conveyor.adapters.s3 import bucket as bucket_module
 from conveyor.adapters.s3.address import Layout
 from conveyor.adapters.s3.blobs import S3Blobs
 from conveyor.adapters.s3.bodies import S3Bodies
 from conveyor.adapters.s3.bucket import PART, RETRIES, S3Bucket
 from conveyor.adapters.s3.credentials import Credentials
+from conveyor.adapters.shared import body_segments
 from conveyor.adapters.shared.aws_credentials import Keys
 from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.domain.ids import RunId
@@ -428,7 +428,7 @@ async def test_a_page_that_is_alone_in_its_group_is_an_object_with_a_link(
 async def test_segments_have_a_largest_size(
     seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies_module, "LARGEST_SEGMENT", 10)
+    monkeypatch.setattr(body_segments, "LARGEST_SEGMENT", 10)
     bucket = seaweedfs.bucket()
     bodies = S3Bodies(bucket, SystemIds(SystemClock()), layout=Layout.SEGMENTS)
     contents = [b"four", b"four", b"four", b"larger than ten", b"", b"four"]

@@ -176,6 +176,9 @@ OpenBodies = Callable[[Path], AbstractContextManager[Bodies]]
 BODIES: dict[str, OpenBodies] = {
     "memory": lambda _folder: nullcontext(MemoryBodies()),
     "files": lambda folder: nullcontext(FileBodies(folder)),
+    "files-segments": lambda folder: nullcontext(
+        FileBodies(folder, segment_ids=SystemIds(SystemClock()))
+    ),
     "segments": segments,
     "segments-unsynced": lambda folder: segments(folder, sync=False),
 }

@@ -117,10 +117,12 @@ def engines_page() -> str:
 def _engines(kind: str) -> Iterator[str]:
     """The rows of one kind of state; an engine with and without an address has two."""
     for name, engine in SCHEMES[kind].items():
-        plain = [f"{name}:"] if engine.address("") else []
-        form = engine.form.strip("[]") if engine.needs_address else engine.form
-        for url in [*plain, *([f"{name}:{form}"] if form else [])]:
-            place = engine.location(url.partition(":")[2])
+        form, options = engine.form, ""
+        if engine.needs_address:  # and has the form [address][options]
+            form, _, options = form.removeprefix("[").partition("]")
+        for address in [*([""] if engine.address("") else []), *([form] if form else [])]:
+            place = engine.location(address)
+            url = f"{name}:{address}{options}"
             yield f"| {kind} | `{url}` | {WHERE[place]} | {FOR[place]} |"
 
 

@@ -384,6 +384,26 @@ def test_a_backup_tells_what_is_kept_elsewhere_and_not_in_it(
     assert made.not_copied == ()
 
 
+def test_results_in_segments_of_a_settle_are_in_the_backup(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "copy"
+    environ = ENVIRON | {"CONVEYOR_BODIES": "files:?layout=segments"}
+    with (
+        mock_gateway() as gateway,
+        service(data=data, gateway=gateway.url, environ=environ) as program,
+        client_of(program) as api,
+    ):
+        given = {"tasks": [{"url": f"https://ok.example/{number}"} for number in range(60)]}
+        ended(api, api.post("/jobs", json=given).raise_for_status().json()["job_id"])
+    assert len([path for path in (data / "bodies/jobs").rglob("*") if path.is_file()]) < 60
+    chosen = Settings(data=str(data), bodies=environ["CONVEYOR_BODIES"])
+
+    made = back_up(chosen, target, with_keys=False, on_progress=_silent)
+
+    assert made.not_copied == ()
+    assert _doctor(target) == _doctor(data)
+    assert (_doctor(target)["bodies"], _doctor(target)["wrong"]) == (60, 0)
+
+
 def _silent(_done: int, _all: int) -> None:
     pass
 

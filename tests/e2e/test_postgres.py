@@ -56,7 +56,12 @@ def test_a_kill_of_each_process_changes_nothing_in_the_outcome(
     url, count = asyncio.run(postgres_18.empty_url()), 400
     with (
         cluster(
-            tmp_path, gateway=gateway, valkey=valkey, s3=seaweedfs, rows=url, environ=_alone(url)
+            tmp_path,
+            gateway=gateway,
+            valkey=valkey,
+            s3=seaweedfs,
+            rows=url,
+            environ=_alone(url, tmp_path),
         ) as group,
         _http(group) as api,
     ):
@@ -87,7 +92,7 @@ def test_crashes_of_the_server_change_nothing_in_the_outcome(
                 valkey=valkey,
                 s3=seaweedfs,
                 rows=url_of(address),
-                environ=_alone(url_of(address)) if version == 18 else {},
+                environ=_alone(url_of(address), tmp_path) if version == 18 else {},
             ) as group,
             _http(group) as api,
         ):
@@ -122,9 +127,10 @@ def _check_pages_for_operators(api: httpx.Client, operator: Mapping[str, str], j
         assert run.get("pause_state") == state
 
 
-def _alone(url: str) -> Mapping[str, str]:
-    """Coordination in the database that has the rows, too."""
-    return {"CONVEYOR_COORDINATION": url}
+def _alone(url: str, folder: Path) -> Mapping[str, str]:
+    """Coordination in the database that has the rows, and results in a folder."""
+    bodies = f"files:{folder}/shared?layout=segments"
+    return {"CONVEYOR_COORDINATION": url, "CONVEYOR_BODIES": bodies}
 
 
 def _submitted(api: httpx.Client, count: int) -> str:

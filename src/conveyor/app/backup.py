@@ -92,7 +92,8 @@ def _kept_elsewhere(settings: Settings) -> tuple[str, ...]:
     inside = settings.folder.resolve()
     found = []
     for kind in ("bodies", "blobs"):
-        scheme, _, address = getattr(settings, kind).partition(":")
+        scheme, _, given = getattr(settings, kind).partition(":")
+        address = given.partition("?")[0]
         if scheme == "s3" or (address and Path(address).resolve() != inside):
             found.append(kind)
     return tuple(found)

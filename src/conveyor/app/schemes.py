@@ -76,7 +76,7 @@ class Scheme(Generic[P]):
 
     open: Callable[[Opening, str], Awaitable[P]]  # with the address
     is_shared: bool = False  # whether several processes may use it at once
-    needs_address: bool = False  # to be shared: without one it is in the data folder
+    needs_address: bool = False  # to be shared: without a place in it, the data folder is meant
     in_memory: bool = False  # of one process
     takes_queues: bool = False  # of tasks: whether their messages can be in a queue beside the rows
     has_queue: bool = True  # of tasks: whether the rows are a queue by themselves
@@ -90,6 +90,7 @@ class Scheme(Generic[P]):
     missing: Callable[[Settings, str], Awaitable[Sequence[str]]] | None = None
 
     def location(self, address: str) -> Location:
-        if self.is_shared and (address or not self.needs_address):
+        place = address.partition("?")[0]
+        if self.is_shared and (place or not self.needs_address):
             return Location.SHARED
         return Location.MEMORY if self.in_memory else Location.FOLDER

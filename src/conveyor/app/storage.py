@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from conveyor.adapters.s3.bucket import S3Bucket
 
 SEGMENTS = "packs"  # the folder of segments, as version 0.1.0 named it
-FOLDER = re.compile(r"(/[^/]+)+/?")
+FOLDER = re.compile(r"(/[^/?]+)+/?")
+IN_SEGMENTS = "?layout=segments"  # after a folder, for bodies
 
 P = TypeVar("P")
 
@@ -44,19 +45,18 @@ async def _file_bodies(opening: Opening, address: str) -> Bodies:
     """Write bodies to files. Bodies that were written to segments earlier stay readable."""
     # A service that never wrote segments needs neither their index nor their writer thread.
     is_packed = opening.is_offline or (opening.folder / "bodies" / SEGMENTS).exists()
-    if address or not is_packed:
-        return _loose_bodies(opening, address)
-    return _segment_bodies(opening, packing=False)
+    folder = address.removesuffix(IN_SEGMENTS)
+    files = _loose_bodies(opening, folder, in_segments=folder != address)
+    return files if folder or not is_packed else _segment_bodies(opening, files, packing=False)
 
 
 async def _packed_bodies(opening: Opening, _address: str) -> Bodies:
     """Write bodies to segments. Bodies that were written to files earlier stay readable."""
-    return _segment_bodies(opening, packing=True)
+    return _segment_bodies(opening, _loose_bodies(opening), packing=True)
 
 
-def _segment_bodies(opening: Opening, *, packing: bool) -> Bodies:
+def _segment_bodies(opening: Opening, files: FileBodies, *, packing: bool) -> Bodies:
     folder = opening.folder / "bodies" / SEGMENTS
-    files = _loose_bodies(opening)
     if opening.is_offline:
         store = opening.stack.enter_context(visit_segment_store(folder))
     else:
@@ -65,14 +65,15 @@ def _segment_bodies(opening: Opening, *, packing: bool) -> Bodies:
     return SegmentBodies(store, files, packing=packing)
 
 
-def _loose_bodies(opening: Opening, address: str = "") -> FileBodies:
+def _loose_bodies(opening: Opening, folder: str = "", *, in_segments: bool = False) -> FileBodies:
     files = FileBodies(
-        Path(address or opening.folder) / "bodies",
+        Path(folder or opening.folder) / "bodies",
         sync=opening.sync,
-        is_swept=not address,
+        is_swept=not folder,
         owner=opening.incarnation,
+        segment_ids=opening.ids if in_segments else None,
     )
-    _sweep_unfinished(opening, address, files.sweep_spool)
+    _sweep_unfinished(opening, folder, files.sweep_spool)
     return files
 
 
@@ -88,6 +89,10 @@ def _sweep_unfinished(
 
 def _is_folder(address: str) -> bool:
     return not address or FOLDER.fullmatch(address) is not None
+
+
+def _is_folder_of_bodies(address: str) -> bool:
+    return _is_folder(address.removesuffix(IN_SEGMENTS))
 
 
 async def _s3_blobs(opening: Opening, address: str) -> Blobs:
@@ -122,13 +127,6 @@ def _s3_installed() -> Iterator[None]:
         ) from None
 
 
-def _in_files(open_it: Callable[[Opening, str], Awaitable[P]]) -> Scheme[P]:
-    """An engine in the data folder, or in a folder that processes share."""
-    return Scheme(
-        open=open_it, is_shared=True, needs_address=True, address=_is_folder, form="[/folder]"
-    )
-
-
 def _in_s3(open_it: Callable[[Opening, str], Awaitable[P]]) -> Scheme[P]:
     return Scheme(
         open=open_it,
@@ -155,7 +153,23 @@ def _is_s3_address(address: str) -> bool:
 
 BODIES: Mapping[str, Scheme[Bodies]] = {
     "segments": Scheme(open=_packed_bodies),
-    "files": _in_files(_file_bodies),
+    # In the data folder, or in a folder that processes share.
+    "files": Scheme(
+        open=_file_bodies,
+        is_shared=True,
+        needs_address=True,
+        address=_is_folder_of_bodies,
+        form=f"[/folder][{IN_SEGMENTS}]",
+    ),
     "s3": _in_s3(_s3_bodies),
 }
-BLOBS: Mapping[str, Scheme[Blobs]] = {"files": _in_files(_file_blobs), "s3": _in_s3(_s3_blobs)}
+BLOBS: Mapping[str, Scheme[Blobs]] = {
+    "files": Scheme(
+        open=_file_blobs,
+        is_shared=True,
+        needs_address=True,
+        address=_is_folder,
+        form="[/folder]",
+    ),
+    "s3": _in_s3(_s3_blobs),
+}

@@ -78,8 +78,9 @@ class Bodies(Protocol):
     def is_swept(self) -> bool:
         """Whether the sweeper may list the bodies of all runs again and again.
 
-        False where listings are billed, and where the bodies may belong to another service. Bodies
-        are then removed only by claim, by locator and by run.
+        False where listings are billed, where the bodies may belong to another service, and where
+        one without a row may be in an object with others, so that it is no fault. Bodies are then
+        removed only by claim, by locator and by run.
         """
         ...
 

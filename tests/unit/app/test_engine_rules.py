@@ -12,7 +12,7 @@ from conveyor.app.engine_rules import RULES, Rule
 from conveyor.app.engines import check_engines
 from conveyor.app.rows import CONTROL_QUEUE, METADATA, QUEUES, TASKS
 from conveyor.errors import RefusedToStart
-from conveyor.settings import Settings
+from conveyor.settings import Settings, without_secrets
 
 FILES = {"bodies": "files:/srv/pages", "blobs": "files:/srv/lists"}
 S3 = {"bodies": "s3://pages/a?region=b", "blobs": "s3://pages/a?region=b"}
@@ -25,6 +25,7 @@ TABLE: list[tuple[str, Mapping[str, str], str | None]] = [
     ("serve", S3, None),
     ("serve", FILES | REDIS, None),
     ("serve", {"bodies": "files:"}, None),
+    ("serve", {"bodies": "files:?layout=segments"}, None),
     ("serve", ROWS | S3 | REDIS, None),
     ("serve", ROWS | FILES, None),
     ("serve", {"metadata": "rows:"} | S3, "tasks"),
@@ -34,6 +35,7 @@ TABLE: list[tuple[str, Mapping[str, str], str | None]] = [
     ("serve", ROWS, "bodies"),
     ("serve", ROWS | {"bodies": "files:/srv/pages"}, "blobs"),
     ("serve", ROWS | FILES | {"bodies": "files:"}, "bodies"),
+    ("serve", ROWS | FILES | {"bodies": "files:?layout=segments"}, "bodies"),
     ("serve", {"queues": "memory:"}, "queues"),
     ("serve", ROWS | S3 | {"tasks": "claims:"}, "queues"),
     ("serve", ROWS | S3 | {"tasks": "claims:", "queues": "memory:"}, None),
@@ -43,6 +45,8 @@ TABLE: list[tuple[str, Mapping[str, str], str | None]] = [
     ("worker", {}, "metadata"),
     ("api", ROWS | S3 | REDIS, None),
     ("worker", ROWS | FILES | REDIS, None),
+    ("worker", ROWS | FILES | REDIS | {"bodies": "files:/srv/pages?layout=segments"}, None),
+    ("worker", ROWS | FILES | REDIS | {"bodies": "files:?layout=segments"}, "bodies"),
     ("worker", ROWS | S3, "coordination"),
     ("worker", ROWS | REDIS, "bodies"),
     ("api", ROWS | S3 | REDIS | {"blobs": "files:"}, "blobs"),
@@ -73,7 +77,7 @@ def test_the_engines_of_a_start_fit_together(
         return
     with pytest.raises(RefusedToStart) as told:
         check_engines(settings, sharing=sharing)
-    value = getattr(settings, refused)
+    value = without_secrets(getattr(settings, refused))
     start, found, rest = str(told.value).partition(f", got {value!r}, ")
     assert found, told.value
     assert start.startswith(f"settings: {refused} must "), told.value

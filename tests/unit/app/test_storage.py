@@ -2,7 +2,8 @@
 
 import os
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -41,6 +42,57 @@ def test_files_are_shared_only_in_a_folder_that_is_named(
 def test_a_folder_to_share_must_be_absolute(address: str) -> None:
     with pytest.raises(RefusedToStart, match=r"blobs must be files:\[/folder\]"):
         check_engines(Settings(blobs=f"files:{address}"))
+
+
+@pytest.mark.parametrize("folder", ["", "/a", "/a/b/"])
+def test_bodies_take_a_layout_after_their_folder(folder: str) -> None:
+    check_engines(Settings(bodies=f"files:{folder}?layout=segments"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "?",
+        "/a?",
+        "/a?layout",
+        "/a?layout=files",
+        "/a?layout=segments&region=b",
+        "/a?region=b&layout=segments",
+        "/a?layout=segments?layout=segments",
+        "/a?layout=segments/b",
+        "a?layout=segments",
+    ],
+)
+def test_anything_else_after_the_folder_is_refused(address: str) -> None:
+    told = r"bodies must be .* files:\[/folder\]\[\?layout=segments\] or .*: correct it"
+    with pytest.raises(RefusedToStart, match=told):
+        check_engines(Settings(bodies=f"files:{address}"))
+
+
+@pytest.mark.parametrize("address", ["?layout=segments", "/a?layout=segments", "/a?"])
+def test_lists_and_exports_take_no_layout(address: str) -> None:
+    with pytest.raises(RefusedToStart, match=r"blobs must be files:\[/folder\] or s3:"):
+        check_engines(Settings(blobs=f"files:{address}"))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_the_layout_of_a_folder_can_be_changed_at_any_time(
+    tmp_path: Path, shared: bool
+) -> None:
+    """In the data folder also from and to segments that one process appends to."""
+    place = f"files:{tmp_path}/shared" if shared else "files:"
+    used = [place, f"{place}?layout=segments", *([] if shared else ["segments:"]), place]
+    locators = list[str]()
+    for number, address in enumerate(used):
+        async with _bodies_at(tmp_path, address) as bodies:
+            names = [BodyName(JOB, RUN, task.id, number + 1) for task in new_tasks(RUN, 3)]
+            kept = await bodies.put_many([Body(name, b"%d" % number) for name in names])
+            locators += [one.locator for one in kept]
+            expected = [b"%d" % earlier for earlier in range(number + 1) for _ in names]
+            assert list(await bodies.load_many(locators)) == expected
+            assert len(await bodies.names(JOB, RUN, limit=99)) == len(locators)
+    folder = tmp_path / ("shared" if shared else "data") / "bodies" / "jobs"
+    assert len([path for path in folder.rglob("*") if path.is_file()]) == 3 + 1 + 3
 
 
 async def test_bodies_and_objects_are_in_folders_of_their_own_below_the_named_one(
@@ -107,6 +159,20 @@ async def test_without_the_extra_an_s3_engine_says_what_to_install(
             await BLOBS["s3"].open(opening, "//pages/team?region=a")
     with pytest.raises(RefusedToStart, match=r"pip install 'conveyor-batch\[s3\]'"):
         [line async for line in migrate(settings)]
+
+
+@asynccontextmanager
+async def _bodies_at(folder: Path, address: str) -> AsyncIterator[Bodies]:
+    scheme, _, place = address.partition(":")
+    async with AsyncExitStack() as stack:
+        opening = Opening(
+            settings=Settings(data=str(folder / "data"), durability="process"),
+            stack=stack,
+            clock=FakeClock(),
+            ids=FakeIds(),
+            incarnation="incarnation",
+        )
+        yield await BODIES[scheme].open(opening, place)
 
 
 async def _opened(folder: Path) -> tuple[Blobs, Bodies]:

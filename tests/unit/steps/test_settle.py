@@ -32,6 +32,7 @@ from conveyor.errors import StorageFull, Unavailable
 from conveyor.ports.bodies import Spool
 from conveyor.ports.work import Held, Work
 from conveyor.steps.shared.attempt import STORAGE_FULL_WAIT, CallResult, Fetched, FinishedAttempt
+from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import a_problem, scraped, settlement
 from tests.harness.memory_service import (
     CALLER,
@@ -305,6 +306,30 @@ async def test_a_claim_that_lost_its_task_writes_nothing_and_its_body_goes(
     await _settle(house, job, (again[lost.id], PAGE))
     await house.check_counts(_run_of(job))
     assert (await house.run(_run_of(job))).status is RunStatus.COMPLETED
+
+
+async def test_a_death_between_a_segment_and_its_rows_leaves_no_row_without_its_body(
+    tmp_path: Path,
+) -> None:
+    bodies = FileBodies(tmp_path, sync=False, segment_ids=FakeIds())
+    house, job, tasks = await _claimed(3, bodies=bodies)
+    house.trace.die_at("work.settle", 1)
+    with pytest.raises(Crash):
+        await _settle(house, job, *[(task, PAGE) for task in tasks])
+    rows = await house.rows(_run_of(job))
+    assert [row.result for row in rows] == [None] * 3
+    assert len(_files(tmp_path)) == 1  # which no row refers to
+
+    house.clock.advance(LEASE)
+    again = await house.work.claim({_run_of(job): 3})
+    await _settle(house, job, *[(task, PAGE) for task in again])
+
+    for row in await house.rows(_run_of(job)):
+        assert row.result
+        assert [part async for part in bodies.read(row.result.locator)] == [b"page"]
+    assert len(_files(tmp_path)) == 2
+    await bodies.delete_run(job.id, _run_of(job), limit=9)
+    assert _files(tmp_path) == []
 
 
 async def test_a_settle_whose_answer_was_lost_keeps_its_bodies() -> None:

@@ -48,14 +48,6 @@ def write_new(path: str, content: bytes, *, sync: bool) -> None:
         os.close(descriptor)
 
 
-def read_whole(path: Path) -> bytes | None:
-    """The content of a file; None when there is none."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
 def below(folder: Path, name: str) -> Path:
     """The path of a name in a folder. Names consist of ids; one that leads out of it is a bug."""
     if name.startswith("/") or ".." in name.split("/"):

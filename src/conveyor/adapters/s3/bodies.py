@@ -2,56 +2,48 @@
 
 The key of an object ends with a nonce. After a crash of the database two workers may hold a task
 under the same claim number; each then writes its own object, and the row refers to one of them.
-
-A segment holds bodies one after the other, then its index: a JSON array of [task id, claim number].
-Nothing in a segment is ever changed. A body in it that no row refers to stays until the run is
-deleted.
 """
 
 import asyncio
 import hashlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from itertools import chain, groupby
+from itertools import chain
 from typing import TypeVar
 
-import msgspec
-
 from conveyor.adapters.s3.address import Layout
-from conveyor.adapters.s3.body_keys import (
-    INDEX_DIGITS,
+from conveyor.adapters.s3.body_keys import LAST, SCHEME, body_of, body_prefix, run_of
+from conveyor.adapters.s3.bucket import AT_ONCE, PAGE, S3Bucket
+from conveyor.adapters.s3.spool import LocalSpool
+from conveyor.adapters.shared.body_segments import (
     JOBS,
-    LAST,
     SEGMENTS,
     SegmentKey,
     Span,
-    body_of,
-    body_prefix,
+    grouped,
+    is_full,
     located,
-    locator_of,
+    names_in,
+    new_nonce,
+    new_segment,
+    page_of,
+    removable,
     run_folder,
-    run_of,
-    segment_key,
     segment_of,
+    segments_above,
+    ungrouped,
 )
-from conveyor.adapters.s3.bucket import AT_ONCE, PAGE, S3Bucket
-from conveyor.adapters.s3.spool import LocalSpool
 from conveyor.domain.ids import JobId, RunId, TaskId
 from conveyor.errors import NotFound, Unavailable
 from conveyor.ports.bodies import Body, BodyName, Kept, Spool
 from conveyor.ports.clock import Ids
 
-LARGEST_SEGMENT = 32 * 1024 * 1024  # bytes of bodies
 CLEANING = 10.0  # seconds, after a failed put
 MOST_UPLOADS = 4  # of spooled bodies at once: each holds some 40 MB of parts in memory
-NONCE = 10  # characters, the random ones of a ULID
 
 T = TypeVar("T")
-
-Index = list[tuple[str, int]]  # task id and claim number of each body, in the order of the bodies
-INDEX = msgspec.json.Decoder(Index)
 
 
 class S3Bodies:
@@ -69,19 +61,18 @@ class S3Bodies:
         return LocalSpool()
 
     async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
-        groups, keys = list(self._grouped(bodies)), list[str]()
+        packs = self._layout is Layout.SEGMENTS
+        groups, keys = list(grouped(bodies, packs=packs)), list[str]()
         written = await _all(self._put_group([bodies[n] for n in group], keys) for group in groups)
         if any(isinstance(done, Unavailable) for done in written):
             # Also those whose put failed: after a timeout the object may be there.
             with suppress(Unavailable, TimeoutError):
                 async with asyncio.timeout(CLEANING):
                     await self._bucket.delete(keys)
-        kept = chain.from_iterable(_or_raise(written))
-        places = dict(zip(chain.from_iterable(groups), kept, strict=True))
-        return [places[n] for n in range(len(bodies))]
+        return ungrouped(groups, _or_raise(written))
 
     async def read(self, locator: str) -> AsyncIterator[bytes]:
-        place = located(locator)
+        place = located(locator, SCHEME)
         if place is None:
             raise NotFound("The object is gone")
         key, span = place
@@ -95,7 +86,7 @@ class S3Bodies:
             raise NotFound("The object is gone")
 
     async def load_many(self, locators: Sequence[str]) -> Sequence[bytes | None]:
-        places = [located(locator) for locator in locators]
+        places = [located(locator, SCHEME) for locator in locators]
         spans = defaultdict[str, list[Span]](list)
         for key, span in filter(None, places):
             spans[key] += [span] if span else []
@@ -110,13 +101,8 @@ class S3Bodies:
         return len(found)
 
     async def remove(self, locators: Sequence[str]) -> None:
-        keys = [key for key, _ in filter(None, map(located, locators))]
-        whole = [
-            key
-            for key, same in groupby(sorted(keys))
-            if (segment := segment_of(key)) is None or segment.count == len(list(same))
-        ]
-        await self._bucket.delete(whole)
+        places = [located(locator, SCHEME) for locator in locators]
+        await self._bucket.delete(removable(key for key, _ in filter(None, places)))
 
     async def runs_held(self, *, limit: int, after: str = "") -> Sequence[tuple[JobId, RunId]]:
         """A listing of all keys, of which each run takes at least one call."""
@@ -139,26 +125,16 @@ class S3Bodies:
         Indexes are read for the segments that may hold names of this page.
         """
         names = set(await self._object_names(job_id, run_id, limit=limit, after=after))
-        segments = [
-            segment
-            for segment in await self._segments(job_id, run_id)
-            if segment.last >= after[0][:INDEX_DIGITS]
-        ]
-        segments.sort(key=lambda segment: segment.first)
+        segments = segments_above(await self._segments(job_id, run_id), after)
         for start in range(0, len(segments), AT_ONCE):
             batch = segments[start : start + AT_ONCE]
-            # All further segments begin above what the page has room for.
-            if sum(name.task_id[:INDEX_DIGITS] < batch[0].first for name in names) >= limit:
+            if is_full(names, batch[0], limit=limit):
                 break
             indexed = _or_raise(
                 await _all(self._names_in(job_id, run_id, segment) for segment in batch)
             )
-            names |= {
-                name
-                for name in chain.from_iterable(indexed)
-                if (name.task_id, name.claim_no) > after
-            }
-        return sorted(names, key=lambda name: (name.task_id, name.claim_no))[:limit]
+            names.update(page_of(chain.from_iterable(indexed), limit=limit, after=after))
+        return page_of(names, limit=limit, after=after)
 
     async def delete_run(self, job_id: JobId, run_id: RunId, *, limit: int) -> int:
         keys = await self._bucket.keys(run_folder(job_id, run_id), limit=limit)
@@ -169,7 +145,7 @@ class S3Bodies:
     def sign_get(
         self, locator: str, *, life: timedelta, content_type: str, filename: str | None = None
     ) -> str | None:
-        place = located(locator)
+        place = located(locator, SCHEME)
         if place is None or place[1]:
             return None
         return self._bucket.signed_get(
@@ -178,17 +154,6 @@ class S3Bodies:
 
     # Writing.
 
-    def _grouped(self, bodies: Sequence[Body]) -> Iterator[list[int]]:
-        """The positions of bodies that share an object."""
-        packed = defaultdict[tuple[JobId, RunId], list[int]](list)
-        for n, body in enumerate(bodies):
-            if self._layout is Layout.SEGMENTS and isinstance(body.content, bytes):
-                packed[body.name.job_id, body.name.run_id].append(n)
-            else:
-                yield [n]
-        for positions in packed.values():
-            yield from _split(positions, bodies)
-
     async def _put_group(self, bodies: Sequence[Body], keys: list[str]) -> list[Kept]:
         """Store bodies as one object, and add its key to `keys` before it is stored."""
         if len(bodies) == 1:
@@ -196,36 +161,25 @@ class S3Bodies:
         return await self._put_segment(bodies, keys)
 
     async def _put_object(self, body: Body, keys: list[str]) -> Kept:
-        key = body_prefix(body.name) + self._nonce()
+        key = body_prefix(body.name) + new_nonce(self._ids)
         keys.append(key)
         match body.content:
             case bytes(content):
                 await self._bucket.put(key, content)
-                return Kept(locator_of(key), len(content), hashlib.sha256(content).hexdigest())
+                return Kept(SCHEME + key, len(content), hashlib.sha256(content).hexdigest())
             case LocalSpool() as spool:
                 async with self._uploads:
                     await self._bucket.upload(key, spool.chunks())
                 await spool.discard()
-                return Kept(locator_of(key), spool.length, spool.checksum)
+                return Kept(SCHEME + key, spool.length, spool.checksum)
             case other:
                 raise TypeError(f"not a body of this store: {other!r}")
 
     async def _put_segment(self, bodies: Sequence[Body], keys: list[str]) -> list[Kept]:
-        names = [body.name for body in bodies]
-        contents = [body.content for body in bodies if isinstance(body.content, bytes)]
-        index = msgspec.json.encode([(name.task_id, name.claim_no) for name in names])
-        key = segment_key(names, index=sum(map(len, contents)), nonce=self._nonce())
-        keys.append(key)
-        await self._bucket.put(key, b"".join([*contents, index]))
-        kept, offset = list[Kept](), 0
-        for content in contents:
-            length, digest = len(content), hashlib.sha256(content).hexdigest()
-            kept.append(Kept(locator_of(key, (offset, length)), length, digest))
-            offset += length
-        return kept
-
-    def _nonce(self) -> str:
-        return self._ids.new()[-NONCE:]
+        segment = new_segment(bodies, self._ids)
+        keys.append(segment.key)
+        await self._bucket.put(segment.key, segment.content)
+        return segment.kept(SCHEME)
 
     # Reading.
 
@@ -282,24 +236,7 @@ class S3Bodies:
             )
         except NotFound:
             return []
-        return [
-            BodyName(job_id, run_id, TaskId(task_id), claim_no)
-            for task_id, claim_no in INDEX.decode(content)
-        ]
-
-
-def _split(positions: Iterable[int], bodies: Sequence[Body]) -> Iterator[list[int]]:
-    """The positions of bodies in groups, none larger than a segment may be."""
-    group, size = list[int](), 0
-    for n in positions:
-        content = bodies[n].content
-        own = len(content) if isinstance(content, bytes) else content.length
-        if group and size + own > LARGEST_SEGMENT:
-            yield group
-            group, size = [], 0
-        group.append(n)
-        size += own
-    yield group
+        return names_in(job_id, run_id, content)
 
 
 def _or_raise(results: Iterable[T | Unavailable]) -> list[T]:

@@ -21,9 +21,8 @@ CHUNK = 256 * 1024
 class SegmentBodies:
     """Reads, lists and removes bodies of both engines; `packing` selects where small ones are put."""
 
-    is_swept = True
-
     def __init__(self, store: SegmentStore, singles: Bodies, *, packing: bool = True) -> None:
+        self.is_swept = singles.is_swept
         self._store = store
         self._singles = singles
         self._packing = packing

@@ -38,9 +38,9 @@ class Snapshot:
         self._connection.execute("ROLLBACK")
 
     def file_bodies(self) -> Iterator[str]:
-        """The paths, below `bodies`, of the results that are files."""
+        """The paths, below `bodies`, of the results that are files or in one, once for each row."""
         for (locator,) in self._connection.execute(FILES):
-            yield str(locator).removeprefix("file:")
+            yield str(locator).removeprefix("file:").partition("#")[0]
 
     def segments(self) -> dict[int, int]:
         """How far each segment is covered, of an index of segments."""

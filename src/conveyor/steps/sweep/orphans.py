@@ -4,8 +4,8 @@ Orphans are rows, bodies and objects that a crash left without a run, job or inp
 Bodies, inputs and events expire. Both grow with the number of jobs ever run, so these listings are
 long: they are swept in parts, over many rounds.
 
-Storage that bills its listings, or that other services may use too, is not listed: bodies expire by
-the rows of their runs, and orphans are left to rules of the storage.
+Storage that bills its listings, that other services may use too, or that packs bodies, is not listed:
+bodies expire by the rows of their runs, and orphans are left to rules of the storage.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
