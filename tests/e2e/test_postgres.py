@@ -65,11 +65,10 @@ def test_a_kill_of_each_process_changes_nothing_in_the_outcome(
         ) as group,
         _http(group) as api,
     ):
-        job_id = _submitted(api, count)
         options = ("--caller", "ops", "--scope", "operator", "--json")
         created = _run(_settings(tmp_path, url), "keys", "create", *options)
-        operator = {"X-API-Key": json.loads(created.stdout)["key"]}
-        _check_pages_for_operators(api, operator, job_id)
+        _check_pages_for_operators(api, {"X-API-Key": json.loads(created.stdout)["key"]})
+        job_id = _submitted(api, count)
         for process in group.processes:
             _wait_for_more(api, job_id, count)
             process.kill()
@@ -108,7 +107,10 @@ def test_crashes_of_the_server_change_nothing_in_the_outcome(
             check_outcome(api, job_id, count)
 
 
-def _check_pages_for_operators(api: httpx.Client, operator: Mapping[str, str], job_id: str) -> None:
+def _check_pages_for_operators(api: httpx.Client, operator: Mapping[str, str]) -> None:
+    endless = {"tasks": [{"url": "https://slow.example/?ms=60000"}]}
+    job_id = api.post("/jobs", json=endless).raise_for_status().json()["job_id"]
+
     def seen(path: str, field: str) -> list[dict[str, Any]]:
         answer = api.get(f"/operator/{path}", headers=operator)
         found: list[dict[str, Any]] = answer.raise_for_status().json()[field]
@@ -121,7 +123,7 @@ def _check_pages_for_operators(api: httpx.Client, operator: Mapping[str, str], j
     engines = {one["holds"]: one["engine"] for one in seen("engines", "engines")}
     assert (engines["metadata"], engines["coordination"]) == ("postgresql", "postgresql")
     until(lambda: sorted(p["role"] for p in seen("processes", "processes")) == ROLES)
-    for action, state in (("pause", "paused"), ("resume", None)):
+    for action, state in (("pause", "paused"), ("resume", None), ("stop", None)):
         answer = api.post(f"/operator/jobs/{job_id}/{action}", headers=operator)
         run = answer.raise_for_status().json()
         assert run.get("pause_state") == state
