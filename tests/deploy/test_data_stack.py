@@ -85,7 +85,8 @@ async def test_a_stack_leaves_migrate_nothing_to_create_and_its_deletion_keeps_d
         assert f"the table {outputs['ControlTable']} exists" in done
         assert f"the queue {outputs['QueuePrefix']}-control-other exists" in done
 
-        tables = ministack.client("dynamodb").list_tables()["TableNames"]
+        pages = ministack.client("dynamodb").get_paginator("list_tables").paginate()
+        tables = [name for page in pages for name in page["TableNames"]]
         assert {outputs["Table"], outputs["ControlTable"]} <= set(tables)
         assert outputs["Bucket"] in _buckets(ministack)
         key = ministack.client("kms").describe_key(KeyId=outputs["Key"])["KeyMetadata"]
