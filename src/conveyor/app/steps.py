@@ -45,6 +45,7 @@ from conveyor.steps.rerun import RerunJob
 from conveyor.steps.schedules import FireSchedules, ManageSchedules
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
+from conveyor.steps.shared.failure_reads import FailureReader
 from conveyor.steps.shared.gateway_key_check import GatewayKeyCheck
 from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
@@ -299,6 +300,9 @@ def _read(shared: _Shared, metrics: Metrics) -> Read:
         bodies=engines.bodies,
         blobs=engines.blobs,
         coordination=engines.coordination,
+        find_failures=FailureReader(
+            tasks=engines.tasks, clock=engines.clock, count=metrics.read_rows.inc
+        ).find,
         waits=shared.waits,
         open_counts=shared.open_counts,
         count=metrics.read_rows.inc,

@@ -12,7 +12,6 @@ import msgspec
 
 from conveyor.domain import cursor
 from conveyor.domain.counts import ZERO, Counts, OpenCounts
-from conveyor.domain.failure_groups import FailureExample, FailureGroup, failure_example
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType, is_named, next_run
 from conveyor.domain.progress import Waiting
@@ -26,10 +25,10 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
 from conveyor.ports.tasks import Tasks
+from conveyor.steps.shared.failure_reads import FindFailures, FoundFailures
 from conveyor.steps.shared.open_counts import FindOpenCounts, find_no_open_counts
 from conveyor.steps.shared.ownership import latest_run, own_job, own_run
 from conveyor.steps.shared.run_waits import FindWaits, find_no_waits
-from conveyor.steps.shared.task_reads import tasks_by_id
 
 REPORTS = 500  # listed at a time
 HOT = timedelta(milliseconds=250)  # how long pollers of a run share one read of its counts
@@ -100,6 +99,7 @@ class Read:
     blobs: Blobs
     coordination: Coordination
     clock: Clock
+    find_failures: FindFailures
     waits: FindWaits = find_no_waits
     open_counts: FindOpenCounts = find_no_open_counts
     count: Callable[[int], None] = lambda _: None  # rows read for pages of results
@@ -216,20 +216,14 @@ class Read:
 
     async def failures(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None, *, limit: int
-    ) -> tuple[Sequence[FailureGroup], Mapping[TaskId, FailureExample]]:
+    ) -> FoundFailures:
         """The failed tasks of a run by host, reason and code, of the latest run when none is named.
 
         With them come the examples of the first `limit` groups.
         """
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
-        groups = await self.tasks.failure_groups(run.id)
-        ids = [group.example for group in groups[:limit]]
-        examples = dict[TaskId, FailureExample]()
-        async for some in tasks_by_id(self.tasks, run.id, ids):
-            examples |= {task.id: failure_example(task.spec.url, task.problem) for task in some}
-        self.count(len(examples))
-        return groups, examples
+        return await self.find_failures(run, limit)
 
     async def _parts(
         self, run: Run, limit: int, after: int, statuses: frozenset[TaskStatus] | None
