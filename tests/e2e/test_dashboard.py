@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -18,9 +18,28 @@ from playwright.sync_api import Browser, Dialog, Route, expect
 
 from tests.certificates import Authority
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
-from tests.e2e.polling import ended, until
+from tests.e2e.dashboard_actions import (
+    LOOKS,
+    OK,
+    Look,
+    check,
+    check_pages,
+    close_rerun_and_delete_a_run,
+    delete,
+    export,
+    heading,
+    keep_a_schedule,
+    paste,
+    pause_resume_and_stop,
+    read_row,
+    rerun_group,
+    submit,
+    upload,
+    use_webhook,
+)
+from tests.e2e.polling import ended
 from tests.e2e.receiver import Receiver, receiving
-from tests.harness.dashboard import DESKTOP, PATIENCE, PHONE, Visitor, visiting
+from tests.harness.dashboard import PATIENCE, Visitor, visiting
 from tests.harness.programs import Program, service
 
 if sys.version_info >= (3, 14):
@@ -30,12 +49,10 @@ else:
 
 pytestmark = pytest.mark.browser
 
-Scheme = Literal["light", "dark"]
 BLOCKED = re.compile(r"Content Security Policy|sandboxed")
 
 expect.set_options(timeout=PATIENCE)
 
-OK = "https://ok.example"
 GONE = "https://permanent.example"
 SLOW = "https://slow.example/?ms=60000"
 
@@ -80,31 +97,16 @@ def visitor(browser: Browser, root: str, key: str) -> Iterator[Visitor]:
         assert visitor.complaints == []
 
 
-def submit(api: httpx.Client, *urls: str, **fields: Any) -> str:
-    body = {"tasks": [{"url": url} for url in urls], **fields}
-    job_id: str = api.post("/jobs", json=body).raise_for_status().json()["job_id"]
-    return job_id
-
-
-def latest_run(api: httpx.Client, job_id: str) -> dict[str, Any]:
-    run: dict[str, Any] = api.get(f"/jobs/{job_id}").raise_for_status().json()["latest_run"]
-    return run
-
-
 # What everyone does: run by `make test`.
 
 
 def test_pasted_urls_are_followed_to_their_end_and_a_failed_group_is_rerun(
     visitor: Visitor, api: httpx.Client
 ) -> None:
-    page = visitor.open("submit", "textarea")
     urls = [f"{OK}/{n}" for n in range(3)] + [f"{GONE}/{n}" for n in range(2)]
-    page.get_by_label("URLs, one a line").fill("\n".join(urls))
-    page.get_by_role("textbox", name="Name", exact=True).fill("Pasted")
-    page.get_by_role("button", name="Submit job").click()
-
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Completed")
-    job_id = re.findall(r"#/jobs/(\w+)", page.url)[0]
+    job_id = paste(visitor, urls, "Pasted")
+    page = visitor.page
+    expect(heading(page)).to_contain_text("Completed")
     expect(page.locator(".funnel")).to_contain_text("Successful3")
     page.get_by_role("link", name=re.compile("^Failures 2")).click()
     group = page.get_by_role("article")
@@ -112,20 +114,14 @@ def test_pasted_urls_are_followed_to_their_end_and_a_failed_group_is_rerun(
     expect(group).to_contain_text("RESP002")
     expect(group).to_contain_text(re.compile(rf"{re.escape(GONE)}/[01]"))  # whichever failed first
 
-    group.get_by_role("button", name="Rerun this group").click()
-    page.get_by_role("button", name="Add parameter").click()
-    page.get_by_label("Parameter", exact=True).fill("premium_proxy")
-    page.get_by_label("Value").fill("true")
-    page.get_by_role("dialog").get_by_role("button", name="Rerun").click()
-
-    expect(page.get_by_text("Run 2 has begun")).to_be_visible()
+    rerun_group(visitor, group)
     expect(page.locator(".figures")).to_contain_text("Inherited3")
     run = ended(api, job_id)
     assert (run["run_sequence"], run["stats"]["completed"], run["inherited_tasks"]) == (2, 5, 3)
 
     visitor.open("", "table.jobs")
     expect(page.get_by_role("row", name="Pasted")).to_contain_text("2 failed")
-    assert {urlsplit(url).netloc for url in visitor.requested} == {urlsplit(visitor.root).netloc}
+    assert visitor.left == []
 
 
 def test_a_row_shows_its_attempts_and_its_page_in_a_frame_that_can_do_nothing(
@@ -136,17 +132,7 @@ def test_a_row_shows_its_attempts_and_its_page_in_a_frame_that_can_do_nothing(
     page = visitor.open(f"jobs/{job_id}/rows", "table.rows")
     row = page.get_by_role("row", name="/moved")
     expect(row).to_contain_text("kB")
-    row.get_by_role("button").click()
-    panel = page.get_by_role("dialog")
-    expect(panel.locator(".timeline")).to_contain_text("Scraped")
-    frame = panel.locator("iframe")
-    expect(frame).to_have_attribute("sandbox", "")
-    expect(frame).to_have_attribute("src", re.compile("^blob:"))
-    expect(panel.frame_locator("iframe").locator("body")).to_contain_text("queue")
-    panel.get_by_role("button", name="Source").click()
-    expect(panel.locator("pre")).to_contain_text("<title>Mock page</title>")
-    page.keyboard.press("Escape")
-    expect(panel).to_have_count(0)
+    read_row(visitor, row, "<title>Mock page</title>")
     page.get_by_role("link", name="Failed", exact=True).click()
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(page.locator("tbody tr")).to_contain_text("Page not found")
@@ -244,8 +230,7 @@ def test_hostile_names_errors_and_pages_are_shown_as_text_and_run_nothing(
         assert dialogs == []
         # What the page in the frame tries is blocked, and the browser says so.
         assert all(BLOCKED.search(one) for one in visitor.complaints), visitor.complaints
-        hosts = {urlsplit(url).hostname for url in visitor.requested if url.startswith("http")}
-        assert hosts == {"127.0.0.1"}
+        assert visitor.left == []
 
 
 @pytest.mark.long
@@ -285,18 +270,10 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_shows_its_owners_jobs_alone(
 # Every page and action: `make test-long`.
 
 
-LOOKS: list[tuple[tuple[int, int], Scheme]] = [
-    (DESKTOP, "light"),
-    (DESKTOP, "dark"),
-    (PHONE, "light"),
-    (PHONE, "dark"),
-]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("look", LOOKS, ids=str)
 def test_every_page_is_accessible_and_fits(
-    browser: Browser, root: str, api: httpx.Client, key: str, look: tuple[tuple[int, int], Scheme]
+    browser: Browser, root: str, api: httpx.Client, key: str, look: Look
 ) -> None:
     size, scheme = look
     failed = submit(api, f"{OK}/{'long/' * 30}", f"{GONE}/x", name="With failures " * 6)
@@ -319,18 +296,16 @@ def test_every_page_is_accessible_and_fits(
         f"jobs/{scheduled}/settings": "text=Edit schedule",
     }
     with visiting(browser, root, key, size=size, scheme=scheme) as visitor:
-        for path, wait_for in pages.items():
-            visitor.open(path, wait_for)
-            assert (path, visitor.findings(), visitor.overflow) == (path, [], 0)
+        check_pages(visitor, pages)
         page = visitor.open(f"jobs/{failed}/rows", "table.rows")
         page.locator("tbody button").first.click()
         page.wait_for_selector("iframe")
-        assert (visitor.findings(), visitor.overflow) == ([], 0)
+        check(visitor, "a row")
         page.keyboard.press("Escape")
         visitor.open(f"jobs/{scheduled}/settings", "text=Edit schedule")
         page.get_by_role("button", name="Edit schedule").click()
         page.wait_for_selector("dialog form")
-        assert (visitor.findings(), visitor.overflow) == ([], 0)
+        check(visitor, "the form of a schedule")
         assert visitor.complaints == []
 
 
@@ -341,53 +316,22 @@ def test_a_live_run_is_paused_resumed_stopped_and_deleted(
     job_id = submit(
         api, *(f"https://slow.example/{n}?ms=300" for n in range(2_000)), max_inflight=5
     )
-    page = visitor.open(f"jobs/{job_id}", ".funnel")
-    heading = page.get_by_role("heading", level=1)
-    expect(page.locator(".plot canvas")).to_be_visible()
-    visitor.confirm("Pause")
-    expect(heading).to_contain_text("Paused")
-    assert latest_run(api, job_id)["pause_state"] == "paused"
-    visitor.confirm("Resume")
-    expect(heading).to_contain_text("Running")
-    visitor.confirm("Stop")
-    expect(heading).to_contain_text("Stopped")
-    page.get_by_role("button", name="Rerun", exact=True).click()
-    expect(page.get_by_role("dialog")).to_contain_text("Unfinished tasks")
-    page.keyboard.press("Escape")
-    visitor.confirm("Delete")
-    expect(heading).to_have_text("Jobs")
-    assert api.get(f"/jobs/{job_id}").status_code == 404
+    pause_resume_and_stop(visitor, api, job_id)
+    delete(visitor, api, job_id)
 
 
 @pytest.mark.long
 def test_an_open_job_is_closed_rerun_whole_and_one_of_its_runs_is_deleted(
     visitor: Visitor, api: httpx.Client
 ) -> None:
-    job_id = submit(api, f"{OK}/1", f"{OK}/2", status="open")
-    page = visitor.open(f"jobs/{job_id}", ".funnel")
-    heading = page.get_by_role("heading", level=1)
-    expect(heading).to_contain_text("Waiting for tasks")
-    visitor.confirm("Close", "Close job")
-    expect(heading).to_contain_text("Completed")
-    visitor.confirm("Rerun")
-    until(lambda: latest_run(api, job_id)["run_sequence"] == 2)
-    ended(api, job_id)
-    visitor.open(f"jobs/{job_id}/runs", ".run")
-    expect(page.locator(".run")).to_have_count(2)
-    page.locator(".run").last.get_by_role("button", name="Delete").click()
-    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(page.locator(".run")).to_have_count(1)
+    close_rerun_and_delete_a_run(visitor, api)
 
 
 @pytest.mark.long
 def test_an_export_is_made_and_downloaded(visitor: Visitor, api: httpx.Client) -> None:
     job_id = submit(api, f"{OK}/1", f"{OK}/2")
     ended(api, job_id)
-    page = visitor.open(f"jobs/{job_id}", ".funnel")
-    page.get_by_role("button", name="Export").click()
-    with page.expect_download() as started:
-        page.get_by_role("link", name="Download").click()
-    with zipfile.ZipFile(started.value.path()) as packed:
+    with zipfile.ZipFile(export(visitor, job_id)) as packed:
         assert len(packed.namelist()) >= 3
 
 
@@ -395,37 +339,7 @@ def test_an_export_is_made_and_downloaded(visitor: Visitor, api: httpx.Client) -
 def test_a_schedule_is_set_edited_paused_resumed_and_run_by_hand(
     visitor: Visitor, api: httpx.Client
 ) -> None:
-    page = visitor.open("submit", "textarea")
-    page.get_by_label("URLs, one a line").fill(f"{OK}/")
-    page.get_by_text("More settings").click()
-    page.get_by_label("Run by a schedule").check()
-    page.get_by_label("Every").fill("3")
-    page.get_by_role("button", name="Schedule job").click()
-    expect(page.get_by_text("Every 3 days").first).to_be_visible()
-    job_id = re.findall(r"#/jobs/(\w+)", page.url)[0]
-
-    visitor.open(f"jobs/{job_id}/settings", "text=Edit schedule")
-    page.get_by_role("button", name="Edit schedule").click()
-    page.locator(".field", has_text=re.compile("^Runs")).locator("select").select_option("calendar")
-    page.get_by_label("Times of day").fill("06:00, 18:00")
-    page.locator(".field", has_text=re.compile("^Days")).locator("select").select_option("weekly")
-    page.get_by_label("Fri").check()
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_text("On Mon, Fri at 06:00, 18:00")).to_be_visible()
-    visitor.confirm("Pause schedule", "Pause")
-    until(lambda: api.get(f"/jobs/{job_id}").json()["schedule_state"] == "paused")
-    visitor.confirm("Resume schedule", "Resume")
-    job = until(lambda: _active(api, job_id))
-    assert job["schedule"]["calendar"]["cadence"] == {"weekly": {"days": ["mon", "fri"]}}
-    visitor.confirm("Run now")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Completed")
-    visitor.open("?show=scheduled", "table.jobs")
-    expect(page.locator("tbody tr")).to_contain_text("next in")
-
-
-def _active(api: httpx.Client, job_id: str) -> dict[str, Any] | None:
-    job: dict[str, Any] = api.get(f"/jobs/{job_id}").json()
-    return job if job["schedule_state"] == "active" else None
+    keep_a_schedule(visitor, api)
 
 
 @pytest.mark.long
@@ -434,22 +348,7 @@ def test_a_webhook_is_added_tested_redelivered_and_removed(
 ) -> None:
     job_id = submit(api, f"{OK}/")
     ended(api, job_id)
-    page = visitor.open(f"jobs/{job_id}/settings", "text=Add webhook")
-    page.get_by_role("button", name="Add webhook").click()
-    page.get_by_label("URL").fill(receiver.url("/dashboard"))
-    page.get_by_role("button", name="Save").click()
-    page.get_by_role("button", name="Send test event").click()
-    expect(page.get_by_text("accepted the test event")).to_be_visible()
-    assert len(receiver.told_of("/dashboard")) == 1
-
-    visitor.confirm("Rerun")
-    until(lambda: len(receiver.told_of("/dashboard")) == 2)
-    visitor.open(f"jobs/{job_id}/settings", ".deliveries")
-    visitor.confirm("Deliver again")
-    until(lambda: len(receiver.told_of("/dashboard")) == 3)
-    visitor.confirm("Remove")
-    expect(page.get_by_role("button", name="Add webhook")).to_be_visible()
-    assert api.get(f"/jobs/{job_id}/webhook").status_code == 404
+    use_webhook(visitor, api, receiver, job_id)
 
 
 CSV = b"sku,link\n" + b"".join(b"%d,https://ok.example/%d\n" % (n, n) for n in range(20))
@@ -467,14 +366,10 @@ NDJSON = b"".join(b'{"url": "https://ok.example/%d"}\n' % n for n in range(20))
         ("list.txt", b"https://ok.example/1\n" * 19 + b"no url\n" + b"https://ok.example/2\n"),
     ],
 )
-def test_a_list_is_uploaded(visitor: Visitor, api: httpx.Client, name: str, content: bytes) -> None:
-    page = visitor.open("submit", "textarea")
-    page.get_by_role("button", name="Upload a list").click()
-    files: Any = {"name": name, "mimeType": "application/octet-stream", "buffer": content}
-    page.get_by_label("List of tasks").set_input_files(files)
-    expect(page.get_by_role("textbox", name="Name", exact=True)).to_have_value(name)
-    page.get_by_role("button", name="Submit job").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Completed")
+def test_a_list_is_uploaded(visitor: Visitor, name: str, content: bytes) -> None:
+    upload(visitor, name, content)
+    page = visitor.page
+    expect(heading(page)).to_contain_text("Completed")
     expect(page.locator(".funnel")).to_contain_text("Successful20")
 
 
@@ -533,7 +428,7 @@ def test_the_keyboard_is_enough(visitor: Visitor, api: httpx.Client) -> None:
     page.keyboard.press("Enter")
     dialog.get_by_role("button", name="Pause").focus()
     page.keyboard.press("Space")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Paused")
+    expect(heading(page)).to_contain_text("Paused")
 
 
 @pytest.mark.long
@@ -550,7 +445,7 @@ def test_a_broken_stream_is_resumed(visitor: Visitor, api: httpx.Client) -> None
 
     visitor.page.route("**/events", once)
     page = visitor.open(f"jobs/{job_id}", ".funnel")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Completed")
+    expect(heading(page)).to_contain_text("Completed")
     assert cut
 
 

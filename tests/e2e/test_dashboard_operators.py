@@ -2,17 +2,27 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
+from tests.e2e.dashboard_actions import (
+    EVIL,
+    LOOKS,
+    Look,
+    a_dead_letter,
+    check,
+    check_pages,
+    latest_run,
+    operate,
+    redrive,
+    submit,
+)
 from tests.e2e.polling import until
-from tests.e2e.test_dashboard import latest_run, submit
 from tests.e2e.test_keys import create
-from tests.harness.dashboard import DESKTOP, PATIENCE, PHONE, Visitor, visiting
+from tests.harness.dashboard import PATIENCE, visiting
 from tests.harness.programs import Program, service
 
 pytestmark = pytest.mark.browser
@@ -20,14 +30,6 @@ pytestmark = pytest.mark.browser
 expect.set_options(timeout=PATIENCE)
 
 SLOW = "https://slow.example/?ms=60000"
-EVIL = "<img src=x onerror=alert(1)>"
-Scheme = Literal["light", "dark"]
-LOOKS: list[tuple[tuple[int, int], Scheme]] = [
-    (DESKTOP, "light"),
-    (DESKTOP, "dark"),
-    (PHONE, "light"),
-    (PHONE, "dark"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +79,15 @@ def test_an_operator_finds_a_callers_run_pauses_resumes_and_stops_it(
         row = page.get_by_role("row", name="Prices")
         expect(row).to_contain_text(EVIL)
         expect(row).to_contain_text("ann")
-        act(visitor, "Pause")
+        operate(visitor, "Pause", "Prices", "ann")
         expect(row).to_contain_text("Paused")
         assert latest_run(ann, job_id)["pause_state"] == "paused"
-        act(visitor, "Resume")
+        operate(visitor, "Resume", "Prices", "ann")
         expect(row).to_contain_text("Running")
         page.get_by_role("link", name="Callers").click()
         page.get_by_role("link", name="ann", exact=True).click()
         expect(page.get_by_role("row", name="Prices")).to_contain_text("Running")
-        act(visitor, "Stop")
+        operate(visitor, "Stop", "Prices", "ann")
         until(lambda: latest_run(ann, job_id)["status"] == "stopped")
         expect(page.get_by_role("row", name="Prices")).to_contain_text("Stopped")
         page.get_by_role("link", name="System").click()
@@ -94,14 +96,6 @@ def test_an_operator_finds_a_callers_run_pauses_resumes_and_stops_it(
         page.get_by_role("link", name="Dead letters").click()
         expect(page.get_by_text("No dead letters")).to_be_visible()
         assert visitor.complaints == []
-
-
-def act(visitor: Visitor, action: str) -> None:
-    visitor.page.get_by_role("button", name=f"{action} Prices").click()
-    dialog = visitor.page.get_by_role("dialog")
-    expect(dialog).to_contain_text("of ann")
-    dialog.get_by_role("button", name=action, exact=True).click()
-    dialog.wait_for(state="detached")
 
 
 def test_another_key_sees_neither_the_page_nor_another_callers_data(
@@ -121,16 +115,6 @@ def test_another_key_sees_neither_the_page_nor_another_callers_data(
             assert "for operators" in shown
 
 
-def a_dead_letter() -> dict[str, Any]:
-    return {
-        "message_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV",
-        "kind": "purge",
-        "payload": {"job_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "caller": "ann"},
-        "reason": f"bug: {EVIL} " + "long " * 40,
-        "dead_lettered_at": "2026-11-18T12:00:00Z",
-    }
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("look", LOOKS, ids=str)
 def test_every_page_for_operators_is_accessible_and_fits(
@@ -138,7 +122,7 @@ def test_every_page_for_operators_is_accessible_and_fits(
     root: str,
     operator: str,
     ann: httpx.Client,
-    look: tuple[tuple[int, int], Scheme],
+    look: Look,
 ) -> None:
     size, scheme = look
     submit(ann, SLOW, name="A rather long name of a job " * 3)
@@ -154,40 +138,20 @@ def test_every_page_for_operators_is_accessible_and_fits(
         # No step of the embedded engine gives a message up within a test.
         body = {"dead_letters": [a_dead_letter()], "next_cursor": None}
         visitor.page.route("**/operator/dead_letters?*", lambda route: route.fulfill(json=body))
-        for path, wait_for in pages.items():
-            page = visitor.open(path, wait_for)
-            expect(page.get_by_role("link", name="Operators")).to_be_visible()
-            assert (path, visitor.findings(), visitor.overflow) == (path, [], 0)
-        visitor.open("operators/callers", "table.callers")
+        check_pages(visitor, pages)
+        page = visitor.open("operators/callers", "table.callers")
+        expect(page.get_by_role("link", name="Operators")).to_be_visible()
         page.get_by_role("link", name="Live runs", exact=True).click()
         page.get_by_role("button", name="Stop A rather").first.click()
         page.wait_for_selector("dialog form")
-        assert (visitor.findings(), visitor.overflow) == ([], 0)
+        check(visitor, "a confirmation")
         assert visitor.complaints == []
 
 
 @pytest.mark.long
 def test_a_dead_letter_is_redriven(browser: Browser, root: str, operator: str) -> None:
     with visiting(browser, root, operator) as visitor:
-        redriven: list[str] = []
-
-        def answer(route: Any) -> None:
-            if route.request.method == "POST":
-                redriven.append(route.request.url)
-                route.fulfill(status=202)
-            else:
-                found = [] if redriven else [a_dead_letter()]
-                route.fulfill(json={"dead_letters": found, "next_cursor": None})
-
-        visitor.page.route("**/operator/dead_letters**", answer)
-        page = visitor.open("operators/dead-letters", ".letter")
-        expect(page.get_by_role("article")).to_contain_text(EVIL)
-        page.get_by_role("button", name="Redrive 01ARZ3").click()
-        page.get_by_role("dialog").get_by_role("button", name="Redrive").click()
-        expect(page.get_by_text("No dead letters")).to_be_visible()
-        assert [url.partition("/v1")[2] for url in redriven] == [
-            "/operator/dead_letters/01ARZ3NDEKTSV4RRFFQ69G5FAV/redrive"
-        ]
+        redrive(visitor)
         assert visitor.complaints == []
 
 

@@ -52,6 +52,12 @@ class Visitor:
         ]
 
     @property
+    def left(self) -> list[str]:
+        """The requests that went elsewhere than to the service."""
+        sent = [url for url in self.requested if url.startswith(("http", "ws"))]
+        return [url for url in sent if not url.startswith(f"{self.root}/")]
+
+    @property
     def overflow(self) -> int:
         """By how many pixels the page is wider than its window."""
         sizes = "document.documentElement.scrollWidth - window.innerWidth"
@@ -70,11 +76,16 @@ def visiting(
     *,
     size: tuple[int, int] = DESKTOP,
     scheme: Literal["light", "dark"] = "light",
+    scale: int = 1,
 ) -> Iterator[Visitor]:
     """Open a tab, signed in with a key if one is given."""
     viewport: Any = {"width": size[0], "height": size[1]}
     context = browser.new_context(
-        viewport=viewport, color_scheme=scheme, reduced_motion="reduce", timezone_id="Europe/Berlin"
+        viewport=viewport,
+        device_scale_factor=scale,
+        color_scheme=scheme,
+        reduced_motion="reduce",
+        timezone_id="Europe/Berlin",
     )
     if key:
         stored = f"sessionStorage.setItem('conveyor-key', {json.dumps(key)})"

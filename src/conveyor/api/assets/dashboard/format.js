@@ -16,9 +16,11 @@ export function percent(part, of) {
   return `${share < 10 || share > 99 ? +share.toFixed(1) : Math.round(share)} %`;
 }
 
+const dollarsAndCents = new Intl.NumberFormat("en", { style: "currency", currency: "USD" });
+
 export function money(dollars) {
   if (!dollars) return "$0";
-  return dollars < 0.01 ? `$${dollars.toPrecision(2)}` : `$${whole.format(+dollars.toFixed(2))}`;
+  return dollars < 0.01 ? `$${dollars.toPrecision(2)}` : dollarsAndCents.format(dollars);
 }
 
 export function rate(perSecond) {
@@ -67,6 +69,18 @@ export function words(name) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
+const FORMATS = { html: "HTML", json: "JSON", pdf: "PDF", plaintext: "Text" };
+export const format = (name) => FORMATS[name] || words(name);
+
+/** The title of an error, without its code, which is shown beside it. */
+export const titleOf = ({ title = "", code }) => title.replace(` (${code})`, "");
+
+/** The title and the detail of an error; a detail that repeats the title stands for both. */
+export function told(error) {
+  const [title, detail] = [titleOf(error), error.detail || ""];
+  return detail.startsWith(title) ? [detail, ""] : [title, detail];
+}
+
 /** A URL as it may be linked: a scheme other than http(s) could run code. */
 export const href = (url) => (/^https?:\/\//i.test(url || "") ? url : undefined);
 
@@ -75,6 +89,7 @@ export function schedule(value) {
   if (!value) return "";
   if (value.at) return `Once, ${value.at.replace("T", " ")} ${value.timezone}`;
   if (value.rate) return `Every ${value.rate.every === 1 ? "" : `${value.rate.every} `}${value.rate.unit}${value.rate.every === 1 ? "" : "s"}`;
+  if (value.cron) return `By cron: ${value.cron} ${value.timezone}`;
   const { times_of_day: times, cadence } = value.calendar;
   const days = cadence.weekly
     ? `on ${cadence.weekly.days.map(words).join(", ")}`

@@ -65,6 +65,9 @@ export function Plot({ data, version }) {
 
 const rows = (data) => [data.times, data.rates, data.failures];
 
+/** The legend shows what the pointer is at, or else the latest sample. */
+const latest = (shown) => (plot, value, series, index) => shown(index == null ? plot.data[series].at(-1) : value);
+
 function options(width) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
@@ -80,7 +83,7 @@ function options(width) {
     fill: fill && color(fill),
     width: 2,
     points: { show: false },
-    value: (_, value) => rate(value),
+    value: latest(rate),
   });
   return {
     width,
@@ -90,11 +93,11 @@ function options(width) {
     cursor: { y: false },
     scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
     axes: [
-      { ...axis, space: 90, values: (_, values) => values.map(timeOf) },
+      { ...axis, space: 90, size: 32, values: (_, values) => values.map(timeOf) },
       { ...axis, size: 56, values: (_, values) => values.map(rate) },
     ],
     series: [
-      { label: "Time", value: (_, value) => timeOf(value) },
+      { label: "Time", value: latest(timeOf) },
       line("Done", "--accent", "--accent-faint"),
       line("Failed", "--bad"),
     ],

@@ -4,10 +4,11 @@ import { html, useCallback, useEffect, useRef, useState } from "./preact.js";
 import { count, percent, words } from "./format.js";
 
 /**
- * Load data when `dependencies` change, and every `every` milliseconds while the page is visible.
+ * Load data when `dependencies` change, and every `every` milliseconds while the page is visible,
+ * unless `unless()` tells that nothing has changed.
  * The data before stays until then, so a component must have a key of what it shows.
  */
-export function useLoad(load, dependencies, { every } = {}) {
+export function useLoad(load, dependencies, { every, unless = () => false } = {}) {
   const [state, setState] = useState({ data: null, error: null });
   const latest = useRef(0);
   const reload = useCallback(async () => {
@@ -27,7 +28,7 @@ export function useLoad(load, dependencies, { every } = {}) {
   }, [reload]);
   useEffect(() => {
     if (!every) return undefined;
-    const timer = setInterval(() => document.hidden || reload(), every);
+    const timer = setInterval(() => document.hidden || unless() || reload(), every);
     return () => clearInterval(timer);
   }, [reload, every]);
   return { ...state, reload };
@@ -214,5 +215,9 @@ export function Copy({ text }) {
   return html`<code class="id">${text}</code>${navigator.clipboard && html`<button type="button" class="quiet copy" aria-label=${`Copy ${text}`} onClick=${copy}>Copy</button>`}`;
 }
 
+/** The class of a figure in a table; phones leave out those that are not known. */
+export const right = (value) => (value == null ? "right unknown" : "right");
 export const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
+/** Whether a job takes tasks; a run that waits for tasks says so itself. */
+export const isOpen = (job, run) => job.status === "open" && run?.status !== "pending";
 export const isLive = (run) => run != null && (run.status === "running" || run.status === "pending");

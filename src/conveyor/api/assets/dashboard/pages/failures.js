@@ -1,6 +1,6 @@
-import { html } from "../preact.js";
+import { html, useRef } from "../preact.js";
 import { get } from "../api.js";
-import { count, href, percent, plural, words } from "../format.js";
+import { count, href, percent, plural, told, words } from "../format.js";
 import { Empty, Loaded, isLive, openDialog, useLoad } from "../ui.js";
 import { askRerun } from "./actions.js";
 import { Task } from "./task.js";
@@ -8,7 +8,11 @@ import { Task } from "./task.js";
 export function Failures({ job, run, isLatest, changed }) {
   const path = `/jobs/${job.job_id}/runs/${run.run_id}`;
   const every = isLive(run) ? 5_000 : 0;
-  const failures = useLoad(() => get(`${path}/failures`, { limit: 200 }), [path, run.status], { every });
+  const isCurrent = useRef(() => false);
+  const load = () => get(`${path}/failures`, { limit: 200 });
+  const failures = useLoad(load, [path, run.status], { every, unless: () => isCurrent.current() });
+  // The events of the run tell how many tasks have failed: without more of them, the groups are the same.
+  isCurrent.current = () => !failures.error && failures.data?.failed === run.stats.failed;
   return html`
     <${Loaded} of=${failures}>${({ failed, groups, groups_total: total }) => failed === 0
       ? html`<${Empty} title="No failures"><p>${isLive(run) ? "No task of this run has failed so far." : "No task of this run failed."}</p><//>`
@@ -24,18 +28,19 @@ export function Failures({ job, run, isLatest, changed }) {
 function Group({ job, run, group, failed, changed, canRerun }) {
   const example = { task_id: group.example_task_id, url: group.example_url, status: "failed", error: group };
   const show = () => openDialog({ title: "Failed task", wide: true, body: html`<${Task} job=${job} run=${run} task=${example} />` });
+  const [title, detail] = told(group);
   return html`
     <article class="card group">
       <div class="count"><b>${count(group.count)}</b><small>${percent(group.count, failed)}</small></div>
       <div class="what">
         <h3><bdi>${group.host || "Other hosts and codes"}</bdi></h3>
         <p class="tags"><span class="tag">${words(group.reason)}</span>${group.code && html`<code class="tag">${group.code}</code>`}</p>
-        ${group.title && html`<p><bdi>${group.title}</bdi></p>`}
-        ${group.detail && group.detail !== group.title && html`<p class="muted"><bdi>${group.detail}</bdi></p>`}
+        ${title && html`<p><bdi>${title}</bdi></p>`}
+        ${detail && html`<p class="muted"><bdi>${detail}</bdi></p>`}
         ${group.example_url && html`<p class="example muted">Example: <a href=${href(group.example_url)} target="_blank" rel="noopener noreferrer"><bdi>${group.example_url}</bdi></a></p>`}
       </div>
       <div class="actions">
-        <button class="quiet" onClick=${show}>Attempts</button>
+        <button onClick=${show}>Attempts</button>
         ${canRerun && html`<button onClick=${() => askRerun(job, run, changed, group)}>${group.host ? "Rerun this group" : "Rerun this reason"}</button>`}
       </div>
     </article>`;

@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../preact.js";
 import { follow, get } from "../api.js";
 import { at, count } from "../format.js";
-import { Copy, Loaded, RunStatus, Status, isLive, link, useLoad, useTitle } from "../ui.js";
+import { Copy, Loaded, RunStatus, Status, isLive, isOpen, link, useLoad, useTitle } from "../ui.js";
 import { Actions } from "./actions.js";
 import { Failures } from "./failures.js";
 import { Overview } from "./overview.js";
@@ -45,7 +45,7 @@ function Found({ job, tab, query, reload }) {
     <p class="crumbs"><a href="#/">Jobs</a></p>
     <div class="heading job">
       <div>
-        <h1><bdi>${job.name || job.external_id || "Job"}</bdi> <${RunStatus} run=${run || job.latest_run} /> ${job.status === "open" && html`<${Status} of="open" label="Open for tasks" />`}</h1>
+        <h1><bdi>${job.name || job.external_id || "Job"}</bdi> <${RunStatus} run=${run || job.latest_run} /> ${isOpen(job, run || job.latest_run) && html`<${Status} of="open" label="Open for tasks" />`}</h1>
         <p class="muted"><${Copy} text=${job.job_id} /> <span>submitted ${at(job.created_at)}</span></p>
       </div>
       <${Actions} job=${job} run=${run} isLatest=${id === job.latest_run?.run_id} changed=${changed} />

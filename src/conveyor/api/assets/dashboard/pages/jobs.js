@@ -3,8 +3,8 @@
 
 import { html, useEffect, useRef, useState } from "../preact.js";
 import { get } from "../api.js";
-import { at, money, plural, rate, relative, schedule, short } from "../format.js";
-import { Bar, Empty, Problem, RunStatus, Status, isLive, link, useNow, useTitle } from "../ui.js";
+import { at, format, money, plural, rate, relative, schedule, short } from "../format.js";
+import { Bar, Empty, Problem, RunStatus, Status, isLive, isOpen, link, right, useNow, useTitle } from "../ui.js";
 
 const PAGE = 50;
 const ENOUGH = 20; // matches to look for before the reader asks for more
@@ -149,9 +149,9 @@ function Row({ job, now, speed }) {
         <a href=${link("jobs", job.job_id)}><bdi>${job.name || job.external_id || job.job_id}</bdi></a>
         <small>${sourceOf(job, now)}</small>
       </td>
-      <td><${RunStatus} run=${run} />${job.status === "open" && html` <${Status} of="open" label="Open" />`}</td>
+      <td><${RunStatus} run=${run} />${isOpen(job, run) && html` <${Status} of="open" label="Open" />`}</td>
       <td class="progress">${run ? html`<${Bar} stats=${run.stats} />` : html`<small>No run yet</small>`}</td>
-      <td class="right" data-label="Rate">${isLive(run) ? rate(speed) : "–"}</td>
+      <td class=${right(isLive(run) ? speed : null)} data-label="Rate">${isLive(run) ? rate(speed) : "–"}</td>
       <td class="right" data-label="Cost" title=${run && plural(run.stats.spend.credits, "credit")}>${run ? money(run.stats.spend.cost) : "–"}</td>
       <td class="right" data-label="Age" title=${at(job.created_at)}>${relative(job.created_at, now)}</td>
     </tr>`;
@@ -165,5 +165,5 @@ function sourceOf(job, now) {
   }
   const run = job.latest_run;
   const of = run?.run_sequence > 1 ? `run ${run.run_sequence}` : "submitted";
-  return `${of} · ${job.format} · up to ${short(job.max_inflight)} at a time`;
+  return `${of} · ${format(job.format)} · up to ${short(job.max_inflight)} at a time`;
 }

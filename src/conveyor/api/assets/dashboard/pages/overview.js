@@ -1,5 +1,5 @@
 import { html } from "../preact.js";
-import { at, count, duration, money, percent, plural, rate, relative, schedule, words } from "../format.js";
+import { at, count, duration, format, money, percent, plural, rate, relative, schedule, words } from "../format.js";
 import { Bar, Figure, Status, isLive, link, useNow } from "../ui.js";
 import { Plot, samples } from "../plot.js";
 
@@ -11,6 +11,7 @@ export function Overview({ job, run, progress }) {
     ${run && html`<${Waiting} run=${run} now=${now} /><${Funnel} job=${job} run=${run} progress=${progress} now=${now} />`}
     ${!run && html`<p class="notice">${job.next_scheduled_run ? `The first run begins ${relative(job.next_scheduled_run, now)}, at ${at(job.next_scheduled_run)}.` : "This job has not run yet."}</p>`}
     ${run && html`<${Throughput} run=${run} />`}
+    ${run?.stats.failed > 0 && html`<${Reasons} job=${job} run=${run} />`}
     <${About} job=${job} run=${run} now=${now} />`;
 }
 
@@ -54,7 +55,6 @@ function Funnel({ job, run, progress, now }) {
         <${Figure} label="Cost" value=${money(spend.cost)} hint=${plural(spend.credits, "credit")} />
         ${run.inherited_tasks > 0 && html`<${Figure} label="Inherited" value=${count(run.inherited_tasks)} hint="finished in earlier runs" />`}
       </dl>
-      ${failed > 0 && html`<${Reasons} job=${job} run=${run} suffix=${suffix} />`}
     </section>`;
 }
 
@@ -71,15 +71,15 @@ function Open({ stats, live }) {
     <li class=${waiting ? "live" : ""}><span>Waiting for retry</span><b>${bounded(waiting)}</b></li>`;
 }
 
-function Reasons({ job, run, suffix }) {
+function Reasons({ job, run }) {
   const reasons = Object.entries(run.stats.failure_reasons || {}).sort(([, a], [, b]) => b - a);
   return html`
-    <div class="reasons">
-      <h3>Why tasks failed</h3>
+    <section class="card reasons">
+      <h2>Why tasks failed</h2>
       <ul>${reasons.map(([reason, number]) => html`
         <li><span>${words(reason)}</span><meter min="0" max=${run.stats.failed} value=${number} aria-label=${words(reason)}></meter><b>${count(number)}</b></li>`)}</ul>
-      <a href=${link("jobs", job.job_id, "failures") + suffix}>Failures by host and code</a>
-    </div>`;
+      <a href=${`${link("jobs", job.job_id, "failures")}?run=${run.run_id}`}>Failures by host and code</a>
+    </section>`;
 }
 
 function Throughput({ run }) {
@@ -99,7 +99,7 @@ function About({ job, run, now }) {
     ["Skipped runs", job.skipped_fires > 0 && `${count(job.skipped_fires)}, because the run before was still live`],
     ["Run", run && `${run.run_sequence} (${run.trigger}), begun ${at(run.created_at)}`],
     ["Bad rows of the list", run?.ingest_errors > 0 && html`<a href=${link("jobs", job.job_id, "runs")}>${count(run.ingest_errors)}</a>`],
-    ["Format", job.format],
+    ["Format", format(job.format)],
     ["Tasks at a time", `${count(job.max_inflight)}${job.max_per_host ? `, ${count(job.max_per_host)} for each host` : ""}`],
     ["Retries", count(job.retries)],
     ["Results are kept", plural(job.result_ttl_days, "day")],

@@ -1,7 +1,7 @@
-import { html, useEffect, useState } from "../preact.js";
+import { html, useState } from "../preact.js";
 import { get } from "../api.js";
-import { bytes, millis, money, words } from "../format.js";
-import { Empty, Loaded, Status, link, openDialog, useLoad } from "../ui.js";
+import { bytes, format, millis, money, titleOf } from "../format.js";
+import { Empty, Loaded, Status, link, openDialog, right, useLoad } from "../ui.js";
 import { Task } from "./task.js";
 
 const PAGE = 50;
@@ -9,11 +9,8 @@ const FILTERS = { all: "All", successful: "Successful", failed: "Failed", proces
 
 export function Rows({ job, run, query }) {
   const status = FILTERS[query.status] ? query.status : "all";
-  const [cursors, setCursors] = useState([null]); // of this page and those before it
   const [text, setText] = useState("");
-  useEffect(() => setCursors([null]), [run.run_id, status]);
-  const path = `/jobs/${job.job_id}/runs/${run.run_id}/results`;
-  const page = useLoad(() => get(path, { status, limit: PAGE, cursor: cursors.at(-1) }), [path, status, cursors, run.status]);
+  const [turn, setTurn] = useState(0);
   const show = (task) => openDialog({ title: "Task", wide: true, body: html`<${Task} job=${job} run=${run} task=${task} />` });
   const address = (name) => `${link("jobs", job.job_id, "rows")}?${new URLSearchParams({ ...(query.run ? { run: query.run } : {}), ...(name === "all" ? {} : { status: name }) })}`;
   return html`
@@ -22,14 +19,24 @@ export function Rows({ job, run, query }) {
         ${Object.entries(FILTERS).map(([name, label]) => html`<a href=${address(name)} aria-current=${name === status ? "true" : null}>${label}</a>`)}
       </nav>
       <input type="search" aria-label="Filter this page" placeholder="Filter this page by URL or id" value=${text} onInput=${(event) => setText(event.target.value)} />
-      <button class="quiet" onClick=${page.reload}>Refresh</button>
+      <button class="quiet" onClick=${() => setTurn(turn + 1)}>Refresh</button>
     </div>
-    <${Loaded} of=${page}>${({ results, next_cursor: next }) => html`
+    <${Pages} key=${status} ...${{ job, run, status, text, turn, show }} />`;
+}
+
+function Pages({ job, run, status, text, turn, show }) {
+  const [cursors, setCursors] = useState([null]); // of this page and those before it
+  const path = `/jobs/${job.job_id}/runs/${run.run_id}/results`;
+  const load = async () => ({ ...(await get(path, { status, limit: PAGE, cursor: cursors.at(-1) })), of: cursors });
+  const page = useLoad(load, [cursors, run.status, turn]);
+  // The page before is shown until the next one is loaded, and its cursor leads to that one.
+  return html`
+    <${Loaded} of=${page}>${({ results, next_cursor: next, of }) => html`
       <${Table} rows=${results.filter((row) => matches(row, text))} show=${show} />
       <p class="pages">
         <button disabled=${cursors.length === 1} onClick=${() => setCursors(cursors.slice(0, -1))}>← Previous</button>
         <span class="muted">Page ${cursors.length}</span>
-        <button disabled=${!next} onClick=${() => setCursors([...cursors, next])}>Next →</button>
+        <button disabled=${!next || of !== cursors} onClick=${() => setCursors([...cursors, next])}>Next →</button>
       </p>`}<//>`;
 }
 
@@ -47,11 +54,11 @@ function Table({ rows, show }) {
             <tr key=${row.task_id}>
               <td class="name"><button class="link" onClick=${() => show(row)}><bdi>${row.url}</bdi></button>${row.final_url && html`<small>→ <bdi>${row.final_url}</bdi></small>`}</td>
               <td><${Status} of=${row.status} /></td>
-              <td class="outcome">${row.error ? html`<bdi>${row.error.title}</bdi>` : html`<span class="muted">${row.type ? words(row.type) : "–"}</span>`}</td>
-              <td class="right" data-label="HTTP">${row.http_status ?? "–"}</td>
-              <td class="right" data-label="Size">${bytes(row.size)}</td>
-              <td class="right" data-label="Duration">${millis(row.duration_ms)}</td>
-              <td class="right" data-label="Cost">${row.cost == null ? "–" : money(row.cost)}</td>
+              <td class="outcome">${row.error ? html`<bdi>${titleOf(row.error)}</bdi>` : html`<span class="muted">${row.type ? format(row.type) : "–"}</span>`}</td>
+              <td class=${right(row.http_status)} data-label="HTTP">${row.http_status ?? "–"}</td>
+              <td class=${right(row.size)} data-label="Size">${bytes(row.size)}</td>
+              <td class=${right(row.duration_ms)} data-label="Duration">${millis(row.duration_ms)}</td>
+              <td class=${right(row.cost)} data-label="Cost">${row.cost == null ? "–" : money(row.cost)}</td>
             </tr>`)}
         </tbody>
       </table>

@@ -1,4 +1,4 @@
-// The fields of a schedule: once, at a rate, or by a calendar.
+// The fields of a schedule: once, at a rate, by a calendar, or by a line of cron.
 
 import { html } from "../preact.js";
 import { words } from "../format.js";
@@ -10,10 +10,10 @@ const ZONES = Intl.supportedValuesOf?.("timeZone") || [];
 
 /** The fields of the form, from a schedule of the API or from nothing. */
 export function draftOf(schedule) {
-  const { at, rate, calendar, timezone } = schedule || {};
+  const { at, rate, calendar, cron, timezone } = schedule || {};
   const cadence = calendar?.cadence || {};
   return {
-    kind: at ? "at" : calendar ? "calendar" : "rate",
+    kind: at ? "at" : calendar ? "calendar" : cron ? "cron" : "rate",
     at: at?.slice(0, 16) || "",
     every: rate?.every || 1,
     unit: rate?.unit || "day",
@@ -21,6 +21,7 @@ export function draftOf(schedule) {
     cadence: cadence.weekly ? "weekly" : cadence.monthly ? "monthly" : "daily",
     weekdays: cadence.weekly?.days || ["mon"],
     days: cadence.monthly?.days.join(", ") || "1",
+    cron: cron || "0 9 * * *",
     timezone: timezone || ZONE,
   };
 }
@@ -31,6 +32,7 @@ const listOf = (text) => text.split(/[\s,]+/).filter(Boolean);
 export function scheduleOf(draft) {
   if (draft.kind === "rate") return { rate: { every: Number(draft.every), unit: draft.unit } };
   if (draft.kind === "at") return { at: draft.at, timezone: draft.timezone };
+  if (draft.kind === "cron") return { cron: draft.cron, timezone: draft.timezone };
   const cadence = {
     daily: { daily: {} },
     weekly: { weekly: { days: draft.weekdays } },
@@ -49,7 +51,7 @@ export function ScheduleFields({ draft, change }) {
     <div class="fields">
       <${Field} label="Runs">
         <select value=${draft.kind} onChange=${set("kind")}>
-          <option value="rate">At a rate</option><option value="calendar">By the calendar</option><option value="at">Once</option>
+          <option value="rate">At a rate</option><option value="calendar">By the calendar</option><option value="cron">By cron</option><option value="at">Once</option>
         </select>
       <//>
       ${draft.kind === "rate" && html`
@@ -58,6 +60,7 @@ export function ScheduleFields({ draft, change }) {
           <select value=${draft.unit} onChange=${set("unit")}><option value="minute">minutes</option><option value="hour">hours</option><option value="day">days</option></select>
         <//>`}
       ${draft.kind === "at" && html`<${Field} label="Local time"><input type="datetime-local" required value=${draft.at} onInput=${set("at")} /><//>`}
+      ${draft.kind === "cron" && html`<${Field} label="Cron line" hint="Minute, hour, day, month, day of the week"><input required value=${draft.cron} onInput=${set("cron")} /><//>`}
       ${draft.kind === "calendar" && html`
         <${Field} label="Times of day" hint="Full hours, with commas"><input required value=${draft.times} onInput=${set("times")} /><//>
         <${Field} label="Days">

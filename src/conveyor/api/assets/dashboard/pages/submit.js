@@ -51,7 +51,7 @@ export function Submit() {
         <button type="button" aria-pressed=${draft.source === "file"} onClick=${() => set({ source: "file" })}>Upload a list</button>
       </div>
       ${draft.source === "paste"
-        ? html`<${Field} label="URLs, one a line" hint=${plural(urls.length, "URL")}><textarea rows="10" spellcheck="false" placeholder=${"https://example.com/1\nhttps://example.com/2"} value=${draft.text} onInput=${(event) => set({ text: event.target.value })}></textarea><//>`
+        ? html`<${Field} label="URLs, one a line" hint=${plural(urls.length, "URL")}><textarea rows="10" spellcheck=${false} placeholder=${"https://example.com/1\nhttps://example.com/2"} value=${draft.text} onInput=${(event) => set({ text: event.target.value })}></textarea><//>`
         : html`<${FileChoice} file=${file} choose=${choose} change=${(part) => setFile({ ...file, ...part })} />`}
       <${Field} label="Name"><input maxlength="100" value=${draft.name} onInput=${(event) => set({ name: event.target.value })} /><//>
       <${Params} value=${draft.params} change=${(params) => set({ params })} label="Scraper parameters" />

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "../preact.js";
 import { content, get } from "../api.js";
-import { at, bytes, href, millis, money, plural } from "../format.js";
+import { at, bytes, href, millis, money, plural, told } from "../format.js";
 import { Loaded, Problem, Status, useLoad } from "../ui.js";
 
 const LARGEST_SHOWN = 2_000_000; // bytes; larger pages are downloaded
@@ -26,7 +26,7 @@ export function Task({ job, run, task }) {
   ].filter(([, value]) => value);
   return html`<div>
     <p class="address"><${Address} url=${task.url} /></p>
-    ${task.error && html`<div class="notice bad"><p><b><bdi>${task.error.title}</bdi></b> <code>${task.error.code}</code></p><p><bdi>${task.error.detail}</bdi></p></div>`}
+    ${task.error && html`<${Refusal} error=${task.error} />`}
     <dl class="facts">${facts.map(([name, value]) => html`<div><dt><bdi>${name}</bdi></dt><dd><bdi>${value}</bdi></dd></div>`)}</dl>
     <h3>Attempts</h3>
     <${Loaded} of=${history}>${({ events }) => events.length === 0
@@ -36,13 +36,19 @@ export function Task({ job, run, task }) {
   </div>`;
 }
 
+function Refusal({ error }) {
+  const [title, detail] = told(error);
+  return html`<div class="notice bad"><p><b><bdi>${title}</bdi></b> <code>${error.code}</code></p>${detail && html`<p><bdi>${detail}</bdi></p>`}</div>`;
+}
+
 function Attempt({ attempt }) {
   const { error, spend } = attempt;
+  const [title, detail] = error ? told(error) : ["Scraped"];
   return html`
     <li class=${error ? "bad" : "good"}>
-      <b>${error ? html`<bdi>${error.title}</bdi>` : "Scraped"}</b> ${error?.code && html`<code>${error.code}</code>`}
+      <b><bdi>${title}</bdi></b> ${error?.code && html`<code>${error.code}</code>`}
       <small>Attempt ${attempt.attempt} · ${at(attempt.started_at)} · ${millis(attempt.duration_ms ?? new Date(attempt.ended_at) - new Date(attempt.started_at))}${attempt.http_status ? ` · HTTP ${attempt.http_status}` : ""} · ${cost(spend)}</small>
-      ${error?.detail && error.detail !== error.title && html`<p class="muted"><bdi>${error.detail}</bdi></p>`}
+      ${detail && html`<p class="muted"><bdi>${detail}</bdi></p>`}
     </li>`;
 }
 
