@@ -269,6 +269,19 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), f"{name_of(page)} links to {link}"
 
 
+IMAGE = re.compile(r"!\[[^\]\n]+\]\(([^)\s]+)\)")
+MOST_BYTES = 200_000  # of a picture
+
+
+def test_every_picture_is_shown_by_a_page_and_is_small() -> None:
+    shown = {
+        (page.parent / image).resolve() for page in PAGES for image in IMAGE.findall(text_of(page))
+    }
+    pictures = {path for path in files() if path.parent.name == "images"}
+    assert {path for path in shown if path.parent.name == "images"} == pictures
+    assert [path.name for path in pictures if path.stat().st_size > MOST_BYTES] == []
+
+
 def _anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
