@@ -212,6 +212,7 @@ def _later(seconds: float) -> Callable[[], bool | None]:
     return lambda: time.monotonic() >= at or None
 
 
+@pytest.mark.long
 def test_a_real_service_beats_by_itself(moto: Emulator, gateway: Program, tmp_path: Path) -> None:
     machine = a_machine(moto, HeartbeatSeconds=15)
     waiting, left = machine.start(), machine.start()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.e2e.polling import ended, until
 from tests.harness.programs import Program, free_port, program, service
@@ -19,6 +20,7 @@ from tests.s3_server import S3Server
 KEY = {"X-API-Key": "an-api-key"}
 
 
+@pytest.mark.long
 def test_a_service_without_redis_scrapes_and_says_when_its_table_is_away(
     seaweedfs: S3Server, valkey: Valkey, gateway: Program, tmp_path: Path
 ) -> None:

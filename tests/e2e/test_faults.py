@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import ended, every_row, until
@@ -95,6 +96,7 @@ def test_a_gateway_that_is_down_at_first_is_waited_for(tmp_path: Path) -> None:
     assert run["stats"]["successful"] == run["stats"]["total"] == 50
 
 
+@pytest.mark.long
 def test_a_gateway_that_stands_still_for_a_while_is_waited_for(tmp_path: Path) -> None:
     with (
         mock_gateway() as gateway,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import pytest
 
 from conveyor.app.engines import open_engines
 from conveyor.app.roles import work
@@ -132,6 +133,7 @@ async def test_a_long_list_is_fired_twice(tmp_path: Path, gateway: Program) -> N
         ) == len(runs)
 
 
+@pytest.mark.long
 async def test_a_year_of_nights_keeps_its_hour(tmp_path: Path, gateway: Program) -> None:
     """Fires a month apart, through both changes of the clock."""
     nightly = {

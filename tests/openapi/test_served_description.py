@@ -51,11 +51,11 @@ def key(running: Program, data: Path) -> str:
 
 
 @pytest.mark.timeout(600)
-def test_a_thousand_calls_are_answered_as_described(
+def test_hundreds_of_calls_are_answered_as_described(
     running: Program, key: str, tmp_path: Path
 ) -> None:
-    report = tried(running, key, tmp_path, examples=4)
-    assert report["test_cases"]["generated"] >= 1_000
+    report = tried(running, key, tmp_path, examples=2)
+    assert report["test_cases"]["generated"] >= 500
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.seed import run_seed
 from tests.simulation.machine import Machine
 
-HISTORIES = 8  # of full length, from each first seed
+HISTORIES = 4  # of full length, from each first seed
 MANY_HISTORIES = 100
 STEPS = 50
 CHOSEN = settings(
@@ -39,7 +39,7 @@ def test_every_history_keeps_what_callers_were_told(tmp_path: Path, number: int)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("number", range(10))
 def test_many_histories_keep_what_callers_were_told(tmp_path: Path, number: int) -> None:
     """New ones each time."""
     make_histories(tmp_path, MANY_HISTORIES, first_seed=SystemRandom().randrange(2**32))

@@ -18,7 +18,7 @@ from tests.simulation.test_histories import CHOSEN, STEPS
 # Not shrunk: each of the shorter histories would meet other faults.
 UNSHRUNK = settings(CHOSEN, phases=[Phase.generate])
 FEW = settings(UNSHRUNK, max_examples=3)
-HISTORIES = 4  # of full length, from each first seed
+HISTORIES = 2  # of full length, from each first seed
 MANY_HISTORIES = 50
 
 

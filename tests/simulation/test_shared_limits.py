@@ -345,6 +345,7 @@ def test_a_process_that_starts_during_an_outage_probes_when_the_others_do() -> N
     time_lapse.run(story())
 
 
+@pytest.mark.long
 def test_a_process_that_alone_cannot_reach_the_gateway_does_not_stop_the_others() -> None:
     async def story() -> None:
         fleet = a_fleet(processes=3)
