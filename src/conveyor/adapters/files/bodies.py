@@ -57,6 +57,7 @@ from conveyor.ports.clock import Ids
 
 SCHEME = "file:"
 SMALL_GROUP = 1024 * 1024  # bytes that are written in the thread of the event loop
+SEGMENTS_AT_ONCE = 3  # as many groups as a dispatcher settles at once
 END = sys.maxsize  # the length of what reaches to the end of a file
 WHOLE: Span = (0, END)
 
@@ -83,9 +84,12 @@ class FileBodies:
         self._owner = owner  # the process, for names of unfinished files
         self._segment_ids = segment_ids
         self._sync = sync
-        # One thread: several that create files in one folder contend for its lock in the kernel. With
-        # four threads a file took nearly twice the CPU time, and no file was done earlier.
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="bodies-write")
+        # One thread for files: several that create files in one folder contend for its lock in the
+        # kernel. With four threads a file took nearly twice the CPU time, and no file was done earlier.
+        # A segment is few calls, most of its time a sync: side by side, their syncs share commits of
+        # the file system.
+        threads = SEGMENTS_AT_ONCE if segment_ids else 1
+        self._writer = ThreadPoolExecutor(threads, thread_name_prefix="bodies-write")
 
     def spool(self) -> Spool:
         return FileSpool(self._spools, self._owner)

@@ -1,5 +1,6 @@
 """Bodies of a group as one file: how many files there are, and what faults and strangers leave."""
 
+import asyncio
 import errno
 import os
 import threading
@@ -55,6 +56,20 @@ async def test_a_group_is_synced_by_one_sync_of_its_file_and_one_of_its_folder(
         await bodies.put_many([Body(_name(n), PAGE) for n in range(2, 50)])
 
     assert synced == ["fdatasync", "fsync"]
+
+
+async def test_groups_that_are_put_at_the_same_time_are_synced_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies, together = a_store(tmp_path, sync=True), threading.Barrier(3)
+    monkeypatch.setattr(os, "fdatasync", lambda _: together.wait(10))
+
+    async with asyncio.TaskGroup() as group:
+        for first in range(0, 30, 10):
+            put = [Body(_name(n), PAGE) for n in range(first, first + 10)]
+            group.create_task(bodies.put_many(put))
+
+    assert list(await bodies.names(JOB, RUN, limit=99)) == [_name(n) for n in range(30)]
 
 
 async def test_pages_that_are_alone_or_spooled_are_files_of_their_own(tmp_path: Path) -> None:
