@@ -170,7 +170,8 @@ def _watch(browser: Browser, program: Program, job_id: str, page: str) -> list[P
     path, wanted = PAGES[page]
     with visiting(browser, root, KEY) as visitor:
         sent: list[Request] = []
-        visitor.page.on("request", sent.append)
+        # Playwright marks its handlers, which a built-in method does not allow.
+        visitor.page.on("request", lambda request: sent.append(request))  # noqa: PLW0108
         visitor.open(f"jobs/{job_id}{path}", wanted)
         visitor.page.wait_for_timeout(1_000)
         [stream] = [one for one in sent if one.url.endswith("/events")]
