@@ -110,7 +110,7 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("read.py", "bodies.sign_get"): SIGNING,
     ("read.py", "metadata.get(Job)"): ONLY_READ,
     ("read.py", "metadata.jobs"): ONLY_READ,
-    ("read.py", "tasks.failure_groups"): ONLY_READ,
+    ("failure_reads.py", "tasks.failure_groups"): ONLY_READ,
     ("read.py", "tasks.get"): ONLY_READ,
     ("read.py", "tasks.history"): ONLY_READ,
     ("read.py", "tasks.page"): ONLY_READ,
