@@ -99,9 +99,7 @@ def _conveyor(bench: Bench, count: int) -> Row:
 
 def _conveyor_on_postgres(bench: Bench, count: int) -> Row:
     place = bench.folder / "shared"
-    with deployment(
-        bench.gateway, place, workers=1, bodies="files", coordination="postgres"
-    ) as program:
+    with deployment(bench.gateway, place, workers=1) as program:
         drain(program, count // 2, IN_FLIGHT)
         trials = tuple(alternate(bench, lambda: _drained(program, count)))
     return Row(
@@ -109,7 +107,7 @@ def _conveyor_on_postgres(bench: Bench, count: int) -> Row:
         version=__version__,
         broker=BROKERS["postgres"],
         survives="yes: those of a dead worker are taken over after 30 s",
-        notes=f"one api and one worker, a file for each body; {count:,} tasks a round",
+        notes=f"one api and one worker, Valkey, segments in a folder; {count:,} tasks a round",
         trials=trials,
     )
 
