@@ -230,14 +230,14 @@ class NoMatchingTasks(Conflict):
     """No task of the last run meets the conditions of the rerun."""
 
     code, title = "no_matching_tasks", "No matching tasks"
-    remedy = "There is nothing to repeat. Leave `status` out to repeat all tasks."
+    remedy = "There is nothing to repeat. Leave all conditions out to repeat all tasks."
 
 
 class PartialRerunWindowExpired(Conflict):
     """Results that the new run would inherit have expired."""
 
     code, title = "partial_rerun_window_expired", "Partial rerun window expired"
-    remedy = "Leave `status` out: a full rerun scrapes all tasks again."
+    remedy = "Leave all conditions out: a full rerun scrapes all tasks again."
 
 
 class FileInputNotUploaded(Conflict):

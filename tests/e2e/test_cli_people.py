@@ -137,6 +137,7 @@ def test_bad_tasks_are_named_by_their_lines(run: Run, tmp_path: Path) -> None:
     assert "--on-invalid skip" in told.stderr
     assert "urls.txt, line 4: unsupported_scheme" in told.stderr
     assert "urls.txt, line 24: malformed_url x" in told.stderr
+    assert "every URL begins with https:// or http://" in told.stderr
     assert told.stdout == ""
 
 
@@ -254,7 +255,7 @@ def test_failed_tasks_are_run_again_and_followed(run: Run, api: httpx.Client) ->
     assert again["latest_run"]["run_id"] == facts["run"]
     told = run("rerun", job_id, "--status", "pending", code=1)
     assert "no_matching_tasks" in told.stderr
-    assert "leave --status out" in told.stderr
+    assert "no task meets all the given options" in told.stderr
     assert "pending" in run("rerun", job_id, "--status", "done", code=1).stderr
 
 

@@ -16,8 +16,10 @@ BY_CODE = {
     "run_has_descendants": "delete the newer run first, or the whole job; "
     "`conveyor runs JOB` lists them",
     "no_prior_run": "all its runs are deleted: submit the list as a new job",
-    "no_matching_tasks": "no task has that status; leave --status out to repeat all tasks",
-    "partial_rerun_window_expired": "leave --status out: then all tasks are scraped again",
+    "no_matching_tasks": "no task meets all the given options; `conveyor failures JOB` shows what "
+    "failed, and without options all tasks are repeated",
+    "partial_rerun_window_expired": "leave out the options that select tasks: then all tasks are "
+    "scraped again",
     "idempotency_key_conflict": "use another --idempotency-key for another list; "
     "for the same one, try again in a moment",
     "method_not_allowed": "check --url: the base URL must end in /v1",
@@ -34,7 +36,11 @@ BY_STATUS = {
     503: "try again in a few seconds",
 }
 PARAMETERS = "`conveyor params` lists the parameters with their values"
-NOT_RUNNING = "is it running? start one with `conveyor dev`, or name another with --url"
+TASKS = "`conveyor results JOB` lists the tasks of a job, with their whole ids"
+NOT_RUNNING = (
+    "is it running? `conveyor dev --mock-gateway` starts one to try, `conveyor serve` a real one; "
+    "or name another with --url"
+)
 
 
 class Advised(ConveyorError):
@@ -53,6 +59,8 @@ def explained(error: ConveyorError, advice: str | None = None) -> str:
             which += f", request id {plain(error.request_id)}"
         if "`zenrows_params." in said:
             advice = advice or PARAMETERS
+        if said == "No such task":
+            advice = advice or TASKS
         advice = advice or hint(error.status, error.code)
         return f"{said} ({which})" + (f"\n  {advice}" if advice else "")
     if isinstance(error, UnreachableError):

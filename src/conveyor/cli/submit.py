@@ -238,6 +238,7 @@ _NOT_OPEN = (
     "  leave --open out to upload the list, however long it is; or submit --open a short one, and "
     "add the rest with `conveyor add`"
 )
+_SCHEME = "correct these lines and repeat the command; every URL begins with https:// or http://"
 _SKIP = "  to submit the others, repeat the command with --on-invalid skip"
 _NEW_LIST = (
     "each upload counts as a new list, even of the same file: `conveyor jobs` shows whether the job "
@@ -429,12 +430,18 @@ def _batches(source: Iterable[ListedTask]) -> Iterator[tuple[list[ListedTask], b
 def _naming_lines(
     error: ApiError, file: str, listed: Sequence[ListedTask], *, accepted: int
 ) -> ConveyorError:
-    lines = [explained(error), *_faults(error, file, listed)]
+    lacks_scheme = any(_lacks_scheme(fault.reason, fault.value) for fault in error.invalid_tasks)
+    lines = [explained(error, _SCHEME if lacks_scheme else None), *_faults(error, file, listed)]
     if accepted:
         lines.append(
             f"  the {accepted:,} tasks before line {listed[0].line} are accepted: continue from there"
         )
     return PartlyRefused("\n".join(lines))
+
+
+def _lacks_scheme(reason: str, value: str) -> bool:
+    is_of_url = reason in ("malformed_url", "unsupported_scheme")
+    return is_of_url and not value.lower().startswith(("http://", "https://"))
 
 
 def _faults(error: ApiError, file: str, listed: Sequence[ListedTask]) -> Iterator[str]:

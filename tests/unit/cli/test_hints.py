@@ -46,6 +46,11 @@ def test_a_refusal_without_words_of_the_commands_has_those_of_the_error() -> Non
     assert _refused(418, "teapot") == "So (418 teapot)"
 
 
+def test_a_task_that_is_not_there_says_where_tasks_are_listed() -> None:
+    assert "`conveyor results JOB`" in _refused(404, "not_found", "No such task")
+    assert "`conveyor jobs`" in _refused(404, "not_found", "No such job")
+
+
 def test_a_fault_of_the_service_is_told_with_its_request_id() -> None:
     problem = b'{"code": "internal", "detail": "It broke"}'
     told = explained(refusal(500, problem, {"X-Request-ID": "abc"}))
@@ -61,3 +66,4 @@ def test_a_service_that_is_not_there_says_how_to_start_one() -> None:
     ):
         client.job("j")
     assert "is it running" in explained(error.value)
+    assert "`conveyor dev --mock-gateway`" in explained(error.value)
