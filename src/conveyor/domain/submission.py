@@ -256,9 +256,10 @@ def accept_task(task: TaskInput, job: Params, limits: Limits) -> TaskSpec:
 
 def invalid_tasks(bad: Sequence[RejectedTask]) -> InvalidArgument:
     first = bad[0]
+    form = " (a task is an object with a `url`)" if first.reason == Reason.MALFORMED_TASK else ""
     return InvalidArgument(
         f"{len(bad)} of the tasks cannot be accepted; "
-        f"the first is tasks[{first.index}]: {first.reason}. Nothing was created.",
+        f"the first is tasks[{first.index}]: {first.reason}{form}. Nothing was created.",
         extras={"invalid_tasks": list(bad)},
     )
 
@@ -440,7 +441,9 @@ def _check_tasks_given(body: Submission, *, has_tasks: bool) -> None:
             "on_invalid", "requires `file_input_id`: tasks in the body are accepted all or none"
         )
     if body.status is not NewJobStatus.OPEN and not has_tasks:
-        raise field_error("tasks", "must hold at least one task in a closed job")
+        raise field_error(
+            "tasks", "must hold at least one object with a `url`, unless the job is open"
+        )
 
 
 def _check_list_given(body: Submission) -> None:

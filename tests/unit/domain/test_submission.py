@@ -512,6 +512,11 @@ def test_a_task_that_is_no_task_has_its_reason_too(why: str, task: bytes) -> Non
     assert named(refusal(b'{"tasks":[' + task + b"]}")) == [(0, why)]
 
 
+@pytest.mark.parametrize("body", [{"tasks": [URL]}, {"tasks": []}, {"urls": [URL]}])
+def test_a_submit_without_tasks_says_what_a_task_is(body: dict[str, object]) -> None:
+    assert "object with a `url`" in refusal(body).detail
+
+
 def test_the_reasons_hold_all_the_client_knows() -> None:
     known = {one.value for one in ClientReason if one.name != "UNKNOWN"}
     assert known <= set(Reason)
