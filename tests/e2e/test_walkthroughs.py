@@ -39,6 +39,7 @@ def test_the_readme_leads_to_a_hundred_saved_pages(running: Program, tmp_path: P
     told = walk(steps, tmp_path, port=port)
     assert len(list((tmp_path / "pages").glob("*.html"))) == 98
     assert "completed 1 of 2" in told.stdout
+    assert '"retried_tasks":1' in told.stdout
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
