@@ -244,6 +244,10 @@ def test_a_restored_copy_goes_on_where_it_was(gateway: Program, backup: tuple[Pa
         [open_row] = every_row(api, job_id, status="processing")
         run = api.get(f"/jobs/{job_id}").json()["latest_run"]
         assert (run["status"], run["stats"]["successful"]) == ("running", 1)
-        stats = httpx.get(gateway.url + "_mock/stats").json
-        until(lambda: stats()["urls"].get(open_row["url"], 0) >= 2)
+
+        def calls() -> int:
+            asked = httpx.get(gateway.url + "_mock/stats").raise_for_status().json()["urls"]
+            return int(asked.get(open_row["url"], 0))
+
+        until(lambda: calls() >= 2)
         api.post(f"/jobs/{job_id}/stop").raise_for_status()
