@@ -4,8 +4,6 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.ports.bodies import Body, BodyName, Kept
 from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import JOB, OTHER_RUN, RUN
+from tests.harness.full_disk import a_disk_with_room_for
 from tests.harness.trace import Crash
 
 PAGE = b"page " * 4_000  # 20 KB
@@ -335,24 +334,6 @@ async def test_a_run_is_deleted_in_portions_of_files(tmp_path: Path) -> None:
 
     assert portions == [4, 6, 0]
     assert _everything(tmp_path) == ["jobs", "spool"]
-
-
-@contextmanager
-def a_disk_with_room_for(room: int, number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Writes stop short when the room runs out, and fail from then on."""
-    really, left = os.write, room
-
-    def write(descriptor: int, content: bytes) -> int:
-        nonlocal left
-        if not left:
-            raise OSError(number, os.strerror(number))
-        written = really(descriptor, content[:left])
-        left -= written
-        return written
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", write)
-        yield
 
 
 def _name(index: int, run_id: RunId = RUN) -> BodyName:

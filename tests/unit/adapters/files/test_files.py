@@ -7,7 +7,7 @@ import os
 import resource
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +24,12 @@ from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body, BodyName
 from conveyor.testing.factories import JOB, OTHER_RUN, RUN
+from tests.harness.full_disk import a_disk_with_room_for
 from tests.harness.trace import Crash
 
 LARGE = bytes(range(256)) * 4096  # a MiB
 FAULTS = pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 HOSTILE = ["../out", "a/../../out", "/out", "..", "a/b/../../../out"]
-
-
-@contextmanager
-def a_disk_with_room_for(room: int, number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Writes stop short when the room runs out, and fail from then on."""
-    really, left = os.write, room
-
-    def write(descriptor: int, content: bytes) -> int:
-        nonlocal left
-        if not left:
-            raise OSError(number, os.strerror(number))
-        written = really(descriptor, content[:left])
-        left -= written
-        return written
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", write)
-        yield
 
 
 @FAULTS
