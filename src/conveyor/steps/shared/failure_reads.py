@@ -16,7 +16,7 @@ from conveyor.steps.shared.task_reads import tasks_by_id
 FoundFailures = tuple[Sequence[FailureGroup], Mapping[TaskId, FailureExample]]
 FindFailures = Callable[[Run, int], Awaitable[FoundFailures]]
 SHARED_FOR = timedelta(seconds=1)
-MOST_SHARED = 100  # readings: one may take a megabyte
+MOST_SHARED = 20  # readings: one may take a megabyte, and they are kept until the next request
 
 
 @dataclass(slots=True, eq=False)
