@@ -4,6 +4,7 @@ Not a copy of the program: it knows no claims, batches or messages. It holds wha
 and the last look at everything, and judges the next look by these.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,14 +28,23 @@ class Lot:
     whole: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a rerun was asked for: which rows to scrape again, and with what."""
+
+    selects: Callable[[Document], bool] | None = None  # of a final row; None for all
+    wait: int | None = None  # a parameter in place of the rows' own
+
+
 @dataclass(slots=True, repr=False, eq=False)
 class KnownRun:
     id: str
     job: "KnownJob"
     lots: list[Lot] = field(default_factory=list)  # of a first run
     source: "KnownRun | None" = None  # of a rerun, the run it was made from
-    statuses: frozenset[str] | None = None
-    judged: dict[str, str] = field(default_factory=dict)  # final rows of the source, before it
+    asked: Asked = Asked()
+    # Of the final rows of the source, before the rerun: whether it must scrape them again.
+    judged: dict[str, bool] = field(default_factory=dict)
     copies: frozenset[str] | None = None  # all rows of the source
     seen: Document | None = None
     rows: dict[str, Document] = field(default_factory=dict)
@@ -85,7 +95,16 @@ class KnownRun:
         """Whether it is made from its job's list, which the last run was cut short of."""
         source = self.source.seen if self.source else None
         is_cut = bool(source and source.get("cut_short"))
-        return is_cut and self.statuses is None and self.job.listed is not None
+        return is_cut and self.asked.selects is None and self.job.listed is not None
+
+    def parameter_of(self, task_id: str) -> str:
+        """What a page of a row says of its parameter: that of the last rerun which replaced it."""
+        row = self.rows.get(task_id)
+        if row is None:
+            return ""  # of a run that was deleted before anybody looked
+        if not self.source or self.reads_again or ("source_run_id" not in row and self.asked.wait):
+            return f" {self.asked.wait} "
+        return self.source.parameter_of(task_id)
 
     @property
     def is_whole(self) -> bool:
@@ -125,8 +144,7 @@ class KnownRun:
         assert row["run_id"] == self.id
         if row["status"] == "expired":
             ttl = self.job.ttl_days * 86_400
-            made_at = str(row.get("scraped_at") or row["updated_at"])
-            age = now - _moment(made_at) + self.job.skew
+            age = now - _moment(made_at(row)) + self.job.skew
             assert age.total_seconds() >= ttl, f"expired too soon: {row}"
             row["status"] = "successful"
         row.pop("result_url")
@@ -159,10 +177,9 @@ class KnownRun:
                 continue
             assert origin, f"{task_id} is not in the run it was copied from"
             assert row["url"] == origin["url"]
-            stood = self.judged.get(task_id)
-            if not stood:
+            again = self.judged.get(task_id)
+            if again is None:
                 continue
-            again = self.statuses is None or stood in self.statuses
             assert again != ("source_run_id" in row), f"wrongly done again, or not: {row}"
             if not again:
                 told = {**origin, "run_id": self.id, "source_run_id": row["source_run_id"]}
@@ -224,6 +241,11 @@ class KnownJob:
         assert {run["run_id"] for run in listed} == known
         for shown in listed:
             self.runs[shown["run_id"]].look(shown)
+
+
+def made_at(row: Document) -> str:
+    """When a final row got its result, here or in the run it was inherited from."""
+    return str(row.get("scraped_at") or row["updated_at"])
 
 
 def _moment(shown: str) -> datetime:

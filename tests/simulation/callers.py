@@ -12,6 +12,7 @@ from tests.simulation.world import Answer, Request, World
 Document = dict[str, Any]
 
 CALLERS = ("first-caller", "second-caller")
+HOSTS = ("one.example", "two.example")
 DAY = timedelta(hours=24)
 SECOND = timedelta(seconds=1)
 UNAVAILABLE = 503  # the call may have taken effect
@@ -69,12 +70,15 @@ class Callers:
         """Whether nothing happens in the middle of anything, and every call was answered."""
         return not self.world.fate.struck and not self.world.unanswered
 
-    def name(self, prefix: str) -> str:
+    def number(self) -> int:
         self.made += 1
-        return f"{prefix}-{self.made}"
+        return self.made
+
+    def name(self, prefix: str) -> str:
+        return f"{prefix}-{self.number()}"
 
     def urls(self, count: int) -> list[str]:
-        return [f"https://example.com/{self.name('page')}" for _ in range(count)]
+        return [f"https://{HOSTS[n % len(HOSTS)]}/{self.name('page')}" for n in range(count)]
 
     @property
     def alive(self) -> list[KnownJob]:

@@ -1,16 +1,18 @@
 """Every call of the lifecycle, with its answer held to account. Each says which jobs it touched."""
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from tests.simulation.book import FINAL, KnownJob, KnownRun
-from tests.simulation.callers import CALLERS, DAY, UNAVAILABLE, Callers
+from tests.simulation.book import FINAL, Asked, KnownJob, KnownRun, made_at
+from tests.simulation.callers import CALLERS, DAY, HOSTS, UNAVAILABLE, Callers
 from tests.simulation.effects import Added, Deleted, Reran, Submitted, Turned
 from tests.simulation.world import SYNC_TASKS, Answer, Request
 
 Document = dict[str, Any]
+Selects = Callable[[Document], bool]
 
 FILTERS = {
     "all": {"pending", "processing", *FINAL},
@@ -71,22 +73,27 @@ async def add(
     return [job]
 
 
-async def rerun(callers: Callers, job: KnownJob, *, statuses: str, key: str) -> list[KnownJob]:
+async def rerun(
+    callers: Callers, job: KnownJob, *, statuses: str, condition: str, waits: bool, key: str
+) -> list[KnownJob]:
     if not callers.meanwhile and not job.deleted_at:
         await callers.inspect(job)
-    source, narrowed = job.newest, frozenset(statuses.split(",")) if statuses else None
-    if narrowed and "pending" in narrowed:
-        narrowed |= {"processing"}
+    source = job.newest
+    rows = [row for row in source.rows.values() if row["status"] in FINAL] if source else []
+    body, meets = _condition(condition, rows)
+    asked = Asked(_selects(statuses, meets), callers.number() if waits else None)
+    if asked.wait:
+        body["zenrows_params"] = {"wait": asked.wait}
     request = Request(
         caller=job.caller,
         method="POST",
         path=f"/v1/jobs/{job.id}/rerun",
         query=f"status={statuses}" if statuses else "",
+        body=msgspec.json.encode(body) if body else b"",
         key=callers.key(key, job.caller),
     )
-    rows = source.rows.items() if source else ()
-    judged = {name: row["status"] for name, row in rows if row["status"] in FINAL}
-    effect = Reran(callers, job, narrowed, source, judged)
+    judged = {row["task_id"]: not asked.selects or asked.selects(row) for row in rows}
+    effect = Reran(callers, job, asked, source, judged)
     was_deleted = bool(job.deleted_at)
     answer = await callers.act(request, effect)
     callers.check_there(job, answer, was_deleted=was_deleted)
@@ -96,6 +103,36 @@ async def rerun(callers: Callers, job: KnownJob, *, statuses: str, key: str) -> 
         if not effect.run.source.gone:
             effect.run.copies = frozenset(effect.run.source.rows)
     return [job]
+
+
+def _selects(statuses: str, meets: Selects | None) -> Selects | None:
+    if not statuses and not meets:
+        return None
+    narrowed = frozenset(statuses.split(",")) if statuses else FINAL
+    return lambda row: row["status"] in narrowed and (not meets or meets(row))
+
+
+def _condition(name: str, rows: list[Document]) -> tuple[Document, Selects | None]:
+    """A condition of a rerun, and what it says of a final row."""
+    match name:
+        case "host":
+            return {"host": [HOSTS[0]]}, lambda row: HOSTS[0] in row["url"]
+        case "code":
+            return {"code": ["RESP002"]}, lambda row: _code(row) == "RESP002"
+        case "reason":
+            return {"reason": ["blocked"]}, lambda row: _code(row) == "RESP001"
+        case "task_ids" if rows:
+            ids = [row["task_id"] for row in rows[::2]]
+            return {"task_ids": ids}, lambda row: row["task_id"] in ids
+        case "scraped_before":
+            moments = sorted(made_at(row) for row in rows)
+            then = moments[len(moments) // 2] if moments else "2026-01-01T00:00:00Z"
+            return {"scraped_before": then}, lambda row: made_at(row) < then
+    return {}, None
+
+
+def _code(row: Document) -> str | None:
+    return row["error"]["code"] if row["status"] == "failed" else None
 
 
 async def turn(callers: Callers, job: KnownJob, *, verb: str) -> list[KnownJob]:
@@ -150,7 +187,7 @@ async def repeat(callers: Callers, *, pick: int, altered: bool) -> list[KnownJob
         case Added() if effect.job.newest and (holds or _never_took(effect)):
             again = Added(callers, effect.job, effect.job.newest, effect.urls, effect.last_batch)
         case Reran():
-            again = Reran(callers, effect.job, effect.statuses)
+            again = Reran(callers, effect.job, effect.asked)
         case _:
             return []
     await callers.act(request, again)
@@ -271,4 +308,6 @@ async def check_content(callers: Callers, run: KnownRun, answer: Answer, row: Do
         assert answer.status == 422, (row, answer)
     if answer.status == 200:
         assert answer.body in callers.world.gateway.served[row["url"]], "a page nobody served"
+        parameter = run.parameter_of(row["task_id"]).encode()
+        assert parameter in answer.body, (parameter, answer)
         assert answer.headers["etag"] == f'"{hashlib.sha256(answer.body).hexdigest()}"'

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.book import KnownJob, KnownRun, Lot
+from tests.simulation.book import Asked, KnownJob, KnownRun, Lot
 from tests.simulation.callers import Callers
 
 Document = dict[str, Any]
@@ -91,9 +91,9 @@ class Added:
 class Reran:
     callers: Callers
     job: KnownJob
-    statuses: frozenset[str] | None
+    asked: Asked
     source: KnownRun | None = None  # as far as the caller knows
-    judged: dict[str, str] = field(default_factory=dict)  # its final rows
+    judged: dict[str, bool] = field(default_factory=dict)  # its final rows: whether to scrape them
     run: KnownRun | None = None
 
     def took(self, told: Document) -> None:
@@ -104,7 +104,7 @@ class Reran:
 
     def _adopt(self, run_id: str, source_id: str) -> None:
         source = self.job.runs[source_id]
-        self.run = KnownRun(run_id, self.job, source=source, statuses=self.statuses)
+        self.run = KnownRun(run_id, self.job, source=source, asked=self.asked)
         if source is self.source:
             self.run.judged = self.judged
         self.job.runs[run_id] = self.run

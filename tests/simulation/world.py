@@ -190,7 +190,8 @@ class ToldGateway:
             spend = SPEND if outcome in {"retry", "fail"} else Spend(0, 0)
             return gateway_refusal(status, code, problem=text, spend=spend)
         self._pages += 1
-        content = f"{request.url} {request.gateway_key} {self._pages}".encode()
+        wait = request.params.get("wait")
+        content = f"{request.url} {request.gateway_key} {wait} {self._pages}".encode()
         self.served[request.url].add(content)
         if outcome == "spooled":
             spooled = spool()
