@@ -12,7 +12,7 @@ from typing import Any, Generic, cast
 
 import msgspec
 
-from conveyor.adapters.postgres.database import Connection, PostgresDatabase
+from conveyor.adapters.postgres.database import Connection, PostgresDatabase, same_key
 from conveyor.domain.api_key import ApiKey
 from conveyor.domain.batch import Batch
 from conveyor.domain.encryption_keys import EncryptionKeys
@@ -123,7 +123,7 @@ class StoredKind(Generic[AnyRow]):
 
     @cached_property
     def _is_given(self) -> str:
-        return " AND ".join(f"old.{name} = given.{name}" for name in self.key)
+        return same_key("old", "given", self.key)
 
     def _is_key(self, mark: str) -> str:
         return " AND ".join(f"{name} = {mark}{number}" for number, name in enumerate(self.key, 1))
@@ -291,7 +291,7 @@ WITH expired AS MATERIALIZED (
     SELECT caller, key FROM idempotency_record WHERE expires_at <= {NOW} LIMIT $2
        FOR UPDATE SKIP LOCKED)
 DELETE FROM idempotency_record AS old USING expired
- WHERE old.caller = expired.caller AND old.key = expired.key RETURNING 1
+ WHERE {same_key("old", "expired", ("caller", "key"))} RETURNING 1
 """
 
 

@@ -42,11 +42,14 @@ STATE = """
             WHEN held.idx IS NOT NULL THEN held.spent_nanos
             WHEN later.idx IS NOT NULL THEN later.spent_nanos ELSE 0 END AS spent_nanos
 """
-WITH_STATE = """
-  LEFT JOIN done ON done.run_no = it.run_no AND done.idx = it.idx
-  LEFT JOIN held ON held.run_no = it.run_no AND held.idx = it.idx
-  LEFT JOIN later ON later.run_no = it.run_no AND later.idx = it.idx
+WITH_STATE = "".join(
+    f"""
+  LEFT JOIN LATERAL (
+    SELECT * FROM {table} AS found WHERE found.run_no = it.run_no AND found.idx = it.idx OFFSET 0
+  ) AS {table} ON true
 """
+    for table in ("done", "held", "later")
+)
 NUMBER = "(SELECT no FROM run_no WHERE run_id = $1)"
 
 ADD_COUNTS = f"""
@@ -64,7 +67,7 @@ KNOWN_GROUPS = f"""
 SELECT run_no, host, reason, code FROM {GIVEN_GROUPS}
  WHERE EXISTS (SELECT 1 FROM failure_group AS it
                 WHERE it.run_no = given.run_no AND it.host = given.host
-                  AND it.reason = given.reason AND it.code = given.code)
+                  AND it.reason = given.reason AND it.code = given.code OFFSET 0)
 """
 LOCK_RUNS = """
 SELECT no, failure_groups FROM run_no WHERE no = ANY($1::integer[]) ORDER BY no FOR NO KEY UPDATE

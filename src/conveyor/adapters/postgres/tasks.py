@@ -111,12 +111,14 @@ SELECT attempt, started_at, ended_at, problem, credits, nanos, http_status, dura
 HISTORIES = f"""
 SELECT idx, name, attempt, started_at, ended_at, CASE problem WHEN $4 THEN $4 END, credits, nanos,
        http_status, duration_ms
-  FROM {LINES.format(wanted="idx > $2 AND idx <= $3")} JOIN task USING (run_no, idx)
+  FROM {LINES.format(wanted="idx > $2 AND idx <= $3")} CROSS JOIN LATERAL (
+    SELECT name FROM task WHERE task.run_no = line.run_no AND task.idx = line.idx OFFSET 0) AS task
  ORDER BY idx, claim_no
 """
 COUNTS = f"""
 SELECT run_id, {", ".join(f"sum({name})::bigint" for name in COUNT_COLUMNS)}
-  FROM run_no JOIN counter ON counter.run_no = run_no.no
+  FROM run_no CROSS JOIN LATERAL (
+    SELECT * FROM counter WHERE counter.run_no = run_no.no OFFSET 0) AS counted
  WHERE run_id = ANY($1::text[]) GROUP BY run_id
 """
 OPEN = f"""
@@ -130,7 +132,8 @@ SELECT run_id,
 """
 GROUPS = f"""
 SELECT host, reason, code, count, example, name
-  FROM failure_group AS it JOIN task ON task.run_no = it.run_no AND task.idx = it.example
+  FROM failure_group AS it CROSS JOIN LATERAL (
+    SELECT name FROM task WHERE task.run_no = it.run_no AND task.idx = it.example OFFSET 0) AS task
  WHERE it.run_no = {NUMBER}
 """
 TALLY = f"""
@@ -393,8 +396,9 @@ def _page_query(statuses: frozenset[TaskStatus] | None, *, whole: bool) -> str:
                sum(size) OVER (ORDER BY idx ROWS UNBOUNDED PRECEDING) AS so_far
           FROM (SELECT *, {size(*texts)} AS size
                   FROM (SELECT {state_columns(whole=whole)}
-                          FROM ({_near(statuses)}) AS near
-                          JOIN task AS it ON it.run_no = {NUMBER} AND it.idx = near.idx
+                          FROM ({_near(statuses)}) AS near CROSS JOIN LATERAL (
+                            SELECT * FROM task
+                             WHERE task.run_no = {NUMBER} AND task.idx = near.idx OFFSET 0) AS it
                           {WITH_STATE}) AS found) AS measured) AS sized
      WHERE so_far <= {PAGE_BYTES} OR so_far = size ORDER BY idx
     """

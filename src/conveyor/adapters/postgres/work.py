@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from conveyor.adapters.postgres.database import Connection, Pool, PostgresDatabase
+from conveyor.adapters.postgres.database import Connection, Pool, PostgresDatabase, same_key
 from conveyor.adapters.postgres.losses import move_lost
 from conveyor.adapters.postgres.rows import (
     RANGE,
@@ -47,15 +47,18 @@ MOST_KNOWN = 100_000  # run numbers in the cache: some 20 MB
 RANGES = 2  # that a claim locks at first, beside those that it needs: other claims find the rest
 MORE_RANGES = 64  # if those were small, as when tasks were added one by one
 NOW = "coalesce($1::timestamptz, statement_timestamp())"  # $1 is null unless a test sets the time
+KEY = ("run_no", "idx")
 SPEC_SIZE = size("url", "params", "body")
 SPENT = "spent_credits, spent_nanos"
 
 # What an open run has, by its place in the list of runs.
 LOOK = f"""
 SELECT nth::integer, run_no.no,
-       EXISTS (SELECT 1 FROM later WHERE later.run_no = run_no.no AND due_at <= {NOW}) AS any_later,
-       EXISTS (SELECT 1 FROM fresh WHERE fresh.run_no = run_no.no) AS any_fresh
-  FROM unnest($2::text[]) WITH ORDINALITY AS given (run_id, nth) JOIN run_no USING (run_id)
+       (SELECT due_at FROM later WHERE later.run_no = run_no.no
+         ORDER BY due_at LIMIT 1) <= {NOW} AS any_later,
+       EXISTS (SELECT 1 FROM fresh WHERE fresh.run_no = run_no.no OFFSET 0) AS any_fresh
+  FROM unnest($2::text[]) WITH ORDINALITY AS given (run_id, nth)
+  JOIN run_no ON {same_key("run_no", "given", ("run_id",))}
  WHERE run_no.open AND run_no.v <= {ROW_VERSION}
 """
 WANTED = "wanted AS (SELECT * FROM unnest($2::integer[], $3::integer[]) AS given (run_no, want))"
@@ -84,11 +87,12 @@ due AS MATERIALIZED (
          WHERE later.run_no = wanted.run_no AND due_at <= {NOW}
          ORDER BY due_at, idx LIMIT wanted.want FOR UPDATE SKIP LOCKED) AS near),
 sized AS (
-    SELECT due.*, it.name, it.created_at, it.url, it.method, it.params, it.body, {SPEC_SIZE} AS size
-      FROM due JOIN task AS it ON it.run_no = due.run_no AND it.idx = due.idx),
+    SELECT due.*, it.*, {SPEC_SIZE} AS size FROM due CROSS JOIN LATERAL (
+        SELECT name, created_at, url, method, params, body FROM task
+         WHERE task.run_no = due.run_no AND task.idx = due.idx OFFSET 0) AS it),
 {CLAIM},
 gone AS (
-    DELETE FROM later USING taken WHERE later.run_no = taken.run_no AND later.idx = taken.idx)
+    DELETE FROM later USING taken WHERE {same_key("later", "taken", KEY)})
 {CLAIMED}
 """
 # `turn` is the first index of a range. Sums are numeric in PostgreSQL, and a comparison with a numeric
@@ -109,21 +113,21 @@ sized AS (
            0 AS claim_no, 0 AS attempts, 0 AS lost, 0 AS spent_credits, 0 AS spent_nanos
       FROM cut CROSS JOIN LATERAL (
         SELECT idx, name, created_at, url, method, params, body FROM task
-         WHERE task.run_no = cut.run_no AND idx >= cut.next AND idx < cut.stop) AS it),
+         WHERE task.run_no = cut.run_no AND idx >= cut.next AND idx < cut.stop OFFSET 0) AS it),
 {CLAIM},
 moved AS MATERIALIZED (
     SELECT run_no, turn AS first, max(idx) + 1 AS next FROM taken GROUP BY run_no, turn),
 gone AS (
     DELETE FROM fresh USING moved
-     WHERE fresh.run_no = moved.run_no AND fresh.first = moved.first AND fresh.upto = moved.next),
+     WHERE {same_key("fresh", "moved", ("run_no", "first"))} AND fresh.upto = moved.next),
 rest AS (
     UPDATE fresh SET next = moved.next FROM moved
-     WHERE fresh.run_no = moved.run_no AND fresh.first = moved.first AND fresh.upto > moved.next)
+     WHERE {same_key("fresh", "moved", ("run_no", "first"))} AND fresh.upto > moved.next)
 {CLAIMED}
 """
 ANY_LAPSED = f"""
 SELECT run_no FROM unnest($2::integer[]) AS wanted (run_no)
- WHERE EXISTS (SELECT 1 FROM held WHERE held.run_no = wanted.run_no AND until <= {NOW})
+ WHERE EXISTS (SELECT 1 FROM held WHERE held.run_no = wanted.run_no AND until <= {NOW} OFFSET 0)
 """
 LAPSED = f"""
 WITH {WANTED},
@@ -138,7 +142,7 @@ measured AS (
                            ROWS UNBOUNDED PRECEDING) AS so_far
       FROM lapsed CROSS JOIN LATERAL (
         SELECT *, {SPEC_SIZE} AS size FROM task
-         WHERE task.run_no = lapsed.run_no AND task.idx = lapsed.idx) AS it)
+         WHERE task.run_no = lapsed.run_no AND task.idx = lapsed.idx OFFSET 0) AS it)
 SELECT run_no, idx, name, created_at, url, method, params, body, claim_no, attempts, lost,
        claimed_at, until, {SPENT}, holder, {NOW} AS now
   FROM measured WHERE so_far <= $4 OR so_far = size ORDER BY run_no, until, idx
@@ -153,11 +157,11 @@ alive AS MATERIALIZED (
            AND held.claim_no = given.claim_no AND holder = $6 FOR UPDATE SKIP LOCKED) AS near),
 renewed AS (
     UPDATE held SET until = {NOW} + $2::interval FROM alive
-     WHERE held.run_no = alive.run_no AND held.idx = alive.idx)
+     WHERE {same_key("held", "alive", KEY)})
 SELECT run_no, idx, claim_no FROM given
  WHERE EXISTS (SELECT 1 FROM held
                 WHERE held.run_no = given.run_no AND held.idx = given.idx
-                  AND held.claim_no = given.claim_no AND holder = $6)
+                  AND held.claim_no = given.claim_no AND holder = $6 OFFSET 0)
 """
 
 # The values of a claim that ends, each with its type, in the order in which they are sent.
@@ -183,8 +187,7 @@ RESULT = "locator, length, checksum, format, content_type"
 SETTLE = f"""
 WITH ended AS (
     DELETE FROM held USING unnest({ARRAYS}) AS given ({", ".join(SENT)})
-     WHERE held.run_no = given.run_no AND held.idx = given.idx AND held.claim_no = given.claim_no
-       AND held.holder = $2
+     WHERE {same_key("held", "given", KEY)} AND held.claim_no = given.claim_no AND held.holder = $2
     RETURNING given.*, held.attempts, held.lost, held.claimed_at,
               spent_credits + given.credits AS spent_credits,
               spent_nanos + given.nanos AS spent_nanos),
