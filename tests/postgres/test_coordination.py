@@ -18,7 +18,7 @@ from conveyor.adapters.postgres.coordination import (
     RESYNC_EVERY,
     PostgresCoordination,
 )
-from conveyor.adapters.postgres.database import open_database
+from conveyor.adapters.postgres.database import Pool, open_database
 from conveyor.adapters.postgres.permits import LOCK, _lock_key
 from conveyor.adapters.postgres.schema import migrate_at
 from conveyor.errors import Unavailable
@@ -76,6 +76,29 @@ async def test_permits_whose_release_failed_are_released_with_the_next_call(
         await one.reserve({"job:other": PermitRequest(1, 1)})
 
         assert await other.held(NAME) == 0
+
+
+async def test_renewals_do_not_wait_for_a_reservation_without_a_connection(
+    postgres_18: TestDatabases,
+) -> None:
+    address = await postgres_18.empty()
+    async with _opened(address, FakeClock()) as (one, _), connected(address) as beside:
+        granted = await one.reserve(ALL)
+        await beside.execute("SELECT pg_advisory_lock(7)")
+        lock = "SELECT pg_advisory_lock(7), pg_advisory_unlock(7)"
+        work = [
+            asyncio.ensure_future(one._database.fetch(lock, pool=Pool.WORK))
+            for _ in range(address.connections)
+        ]
+        reserving = asyncio.ensure_future(one.reserve({"job:other": PermitRequest(1, 1)}))
+        await asyncio.sleep(0)  # it has begun
+
+        await one.renew(granted)
+
+        assert not reserving.done()
+        await beside.execute("SELECT pg_advisory_unlock(7)")
+        await asyncio.gather(*work)
+        assert len((await reserving)["job:other"]) == 1
 
 
 @pytest.mark.long

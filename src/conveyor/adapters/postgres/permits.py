@@ -34,9 +34,11 @@ STEP = 0.25  # seconds between expiries: a row has few different ones
 LOCKS = 0x7065726D  # the class of the advisory locks of names
 NOW = "coalesce($1::timestamptz, statement_timestamp())"  # $1 is null unless a test sets the time
 
-# A process that stands still meanwhile must not keep the others from the name.
+# A process that stands still meanwhile must not keep the others from the name, and one that waits for
+# the name must not keep its own renewals waiting.
 LOCK = f"""
-SELECT set_config('idle_in_transaction_session_timeout', '3s', true),
+SELECT set_config('idle_in_transaction_session_timeout', '2s', true),
+       set_config('lock_timeout', '3s', true),
        pg_advisory_xact_lock({LOCKS}, key) FROM unnest($1::integer[]) AS key
 """
 LIVE = f"""
@@ -85,21 +87,24 @@ class PostgresPermits:
         asked = {name: request for name, request in wants.items() if request.want > 0}
         if not asked:
             return {}
-        async with self._changing(asked) as overdue:
 
-            async def operation(connection: Connection) -> dict[str, Expiries]:
-                await connection.execute(LOCK, sorted({_lock_key(name) for name in asked}))
-                rows = await connection.fetch(LIVE, self._now(), [*asked], self._incarnation)
-                granted = self._granted(asked, dict(map(tuple, rows)))
-                changed = {name for name, some in granted.items() if some} | overdue
-                after = {name: self._live(name) | granted.get(name, {}) for name in changed}
-                if after:
-                    await connection.execute(WRITE, *self._rows(after))
-                return granted
+        async def operation(connection: Connection) -> dict[str, Expiries]:
+            async with self._changing(asked) as overdue:
+                async with connection.transaction():
+                    await connection.execute(LOCK, sorted({_lock_key(name) for name in asked}))
+                    rows = await connection.fetch(LIVE, self._now(), [*asked], self._incarnation)
+                    granted = self._granted(asked, dict(map(tuple, rows)))
+                    changed = {name for name, some in granted.items() if some} | overdue
+                    after = {name: self._live(name) | granted.get(name, {}) for name in changed}
+                    if after:
+                        await connection.execute(WRITE, *self._rows(after))
+                for name, some in granted.items():
+                    self._held[name] = self._live(name) | some
+            return granted
 
-            granted = await self._database.transact(operation, pool=Pool.WORK)
-            for name, some in granted.items():
-                self._held[name] = self._live(name) | some
+        async with _in_time():
+            # First a connection, then the turn: renewals need the turn, and not this connection.
+            granted = await self._database.run(operation, pool=Pool.WORK)
         return {name: [*some] for name, some in granted.items()}
 
     async def renew(self, permits: Mapping[str, Sequence[str]]) -> None:
@@ -124,7 +129,7 @@ class PostgresPermits:
     async def _write(self, names: Collection[str]) -> None:
         if not names and not self._may_differ:
             return
-        async with self._changing(names) as overdue:
+        async with _in_time(), self._changing(names) as overdue:
             rows = {name: self._live(name) for name in {*names, *overdue}}
             await self._database.fetch(WRITE, *self._rows(rows), pool=Pool.RESERVED)
 
@@ -136,13 +141,11 @@ class PostgresPermits:
         """
         overdue: set[str] = set()
         try:
-            async with asyncio.timeout(DEADLINE.total_seconds()), self._lock:
+            async with self._lock:
                 overdue, self._may_differ = self._may_differ, set()
                 yield overdue
-        except BaseException as error:  # also a canceled call may reach the server
+        except BaseException:  # also a canceled call may reach the server
             self._may_differ |= {*names, *overdue}
-            if isinstance(error, TimeoutError):
-                raise Unavailable("PostgreSQL: permits were not written in time") from error
             raise
 
     def _granted(
@@ -185,6 +188,15 @@ class PostgresPermits:
 
     def _now(self) -> datetime | None:
         return self._clock.now() if self._clock else None
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(DEADLINE.total_seconds()):
+            yield
+    except TimeoutError as error:
+        raise Unavailable("PostgreSQL: permits were not written in time") from error
 
 
 def _lock_key(name: str) -> int:
