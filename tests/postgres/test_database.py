@@ -13,8 +13,11 @@ from conveyor.adapters.postgres import database as database_module
 from conveyor.adapters.postgres.address import PostgresAddress
 from conveyor.adapters.postgres.database import Connection, Pool, PostgresDatabase, open_database
 from conveyor.adapters.postgres.schema import (
+    LATEST,
+    LOCK,
     check_schema,
     migrate,
+    migrate_at,
     migrations,
     missing_migrations,
 )
@@ -22,7 +25,6 @@ from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from tests.harness.postgres import TestDatabases, a_postgres, address_at, connected
 from tests.harness.programs import free_port
 
-LATEST = migrations()[-1][0]
 RELEASED = 1  # the schema of the release before, which also runs on the next
 COLUMNS = """
 SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default
@@ -102,6 +104,55 @@ async def test_a_server_that_does_not_answer_is_no_reason_to_refuse_the_start() 
         await check_schema(database)
 
 
+async def test_the_schema_is_checked_once_a_server_that_did_not_answer_does(
+    postgres_18: TestDatabases,
+) -> None:
+    away = replace(await postgres_18.create(), port=free_port())
+    async with open_database(replace(away, port=postgres_18.port)) as database:
+        pools = database._pools
+        async with open_database(away) as silent:
+            database._pools = silent._pools
+            await check_schema(database)
+        database._pools = pools
+        for _ in range(2):  # as long as it is wrong
+            with pytest.raises(Unavailable, match=r"needs .* run `conveyor migrate`"):
+                await database.fetch("SELECT 1")
+        await migrate_at(database.address)
+
+        assert await database.first("SELECT 1")
+
+
+async def test_a_migration_waits_for_another_as_long_as_it_takes(
+    postgres_18: TestDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(database_module.SESSION, "lock_timeout", "10ms")
+    address = await postgres_18.create()
+    async with open_database(address) as database, connected(address) as beside:
+        await beside.execute("SELECT pg_advisory_lock($1)", LOCK)
+        migrating = asyncio.ensure_future(migrate(database))
+        waiting = """
+            SELECT EXISTS (SELECT 1 FROM pg_stat_activity
+                            WHERE wait_event = 'advisory' AND now() - query_start > '50ms')
+        """
+        while not (migrating.done() or await beside.fetchval(waiting)):
+            pass  # each look is a round trip: nothing tells when a session begins to wait
+        await beside.execute("SELECT pg_advisory_unlock($1)", LOCK)
+
+        assert await migrating == [version for version, _ in migrations()]
+
+
+async def test_a_schema_that_is_too_new_is_refused_by_the_check_of_migrations(
+    postgres_18: TestDatabases,
+) -> None:
+    address = await postgres_18.create()
+    async with connected(address) as connection:
+        await connection.execute("CREATE TABLE schema_version (version integer)")
+        await connection.execute("INSERT INTO schema_version VALUES ($1)", LATEST + 2)
+    async with open_database(address) as database:
+        with pytest.raises(RefusedToStart, match="upgrade Conveyor"):
+            await missing_migrations(database)
+
+
 async def test_transactions_that_deadlock_are_retried(postgres_18: TestDatabases) -> None:
     async with _with_counter(postgres_18, "a", "b") as database:
         both = asyncio.Barrier(2)
@@ -163,6 +214,9 @@ async def test_statements_that_cannot_be_serialised_are_retried(
         ("25006", Unavailable),
         ("40P01", Unavailable),
         ("22021", ValueError),
+        ("23505", ValueError),
+        ("54000", ValueError),
+        ("42703", Unavailable),
     ],
 )
 async def test_errors_of_the_server_become_ours(
@@ -220,7 +274,7 @@ async def test_a_call_that_finds_no_free_connection_is_refused_in_time(
         waiting = [asyncio.ensure_future(database.fetch(lock)) for _ in range(2)]
         await _all_connected(connection, 2)
 
-        with pytest.raises(Unavailable, match="no answer in time"):
+        with pytest.raises(Unavailable, match="2 of the 2 for general are in use"):
             await database.fetch("SELECT 1")
 
         await connection.execute("SELECT pg_advisory_unlock(7)")

@@ -52,7 +52,8 @@ SESSION = {
 }
 ROLLED_BACK = {"40001", "40P01"}  # for the sake of another transaction
 DISK_FULL = "53100"
-DATA_EXCEPTION = "22"  # a value that no later try could store: a bug, and no outage
+# Values that no later try could store: a wrong one, one that breaks a constraint, a too large one.
+UNSTORABLE = ("22", "23", "54")
 NO_TABLE = "42P01"
 FAILURES = (
     asyncpg.PostgresError,
@@ -116,6 +117,8 @@ class PostgresDatabase:
     def __init__(self, address: PostgresAddress, pools: dict[Pool, Any]) -> None:
         self.address = address
         self._pools = pools
+        # A check that the first connection must pass, if the server was unavailable at the start.
+        self.check_first: Operation[None] | None = None
 
     async def fetch(self, statement: str, *values: Any, pool: Pool = Pool.GENERAL) -> Sequence[Any]:
         """Run one statement, which is a transaction by itself, and return its rows."""
@@ -142,15 +145,32 @@ class PostgresDatabase:
         """Run an operation on a connection. Each of its statements is a transaction by itself."""
         for left in reversed(range(TRIES)):
             try:
-                async with (
-                    self._own_errors(),
-                    self._pools[pool].acquire(timeout=ACQUIRED_WITHIN) as connection,
-                ):
+                async with self._own_errors(), self._connection(pool) as connection:
+                    if self.check_first:
+                        await self.check_first(connection)
+                        self.check_first = None
                     return await operation(connection)
             except Unavailable as error:
                 if not left or _code(error.__cause__) not in ROLLED_BACK:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    @asynccontextmanager
+    async def _connection(self, pool: Pool) -> AsyncIterator[Connection]:
+        connections = self._pools[pool]
+        try:
+            connection = await connections.acquire(timeout=ACQUIRED_WITHIN)
+        except TimeoutError as error:
+            used = connections.get_size() - connections.get_idle_size()
+            raise Unavailable(
+                f"PostgreSQL at {self.address}: no connection within {ACQUIRED_WITHIN:.0f} s: {used} "
+                f"of the {connections.get_max_size()} for {pool.value} are in use (`connections` in "
+                "the address has the number for all)"
+            ) from error
+        try:
+            yield connection
+        finally:
+            await connections.release(connection)
 
     @asynccontextmanager
     async def listening(self, channel: str) -> AsyncIterator["Arrivals"]:
@@ -183,7 +203,7 @@ class PostgresDatabase:
 
     def _translated(self, error: Exception) -> Exception:
         code = _code(error)
-        if code and code.startswith(DATA_EXCEPTION):
+        if code and code.startswith(UNSTORABLE):
             return ValueError(
                 f"PostgreSQL at {self.address} cannot store a value: {error} ({code})"
             )

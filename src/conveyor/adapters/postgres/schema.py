@@ -29,6 +29,9 @@ def migrations() -> list[tuple[int, str]]:
     return [(int(item.name[:4]), item.read_text()) for item in scripts]
 
 
+LATEST = migrations()[-1][0]
+
+
 async def migrate_at(address: PostgresAddress) -> Sequence[int]:
     """Upgrade the schema of the database at an address, as `migrate` does."""
     async with open_database(address) as database:
@@ -51,8 +54,11 @@ async def migrate(database: PostgresDatabase) -> Sequence[int]:
                 f"the database {database.address} must have the encoding UTF8, got {encoding}: "
                 "create another with `CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`"
             )
-        await connection.execute("SET LOCAL statement_timeout = 0")
+        lock_timeout = await connection.fetchval("SHOW lock_timeout")
+        await connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK, timeout=WITHIN)
+        # A script that waits for a table keeps everybody else from it.
+        await connection.execute(f"SET LOCAL lock_timeout = '{lock_timeout}'")
         have = await _version(connection)
         missing = [(version, script) for version, script in migrations() if version > have]
         for version, script in missing:
@@ -64,31 +70,50 @@ async def migrate(database: PostgresDatabase) -> Sequence[int]:
 
 
 async def missing_migrations(database: PostgresDatabase) -> Sequence[int]:
-    """Return the versions that `migrate` would add."""
+    """Return the versions that `migrate` would add; `RefusedToStart` if the schema is too new."""
     have = await database.transact(_version)
+    if wrong := _too_new(have, database):
+        raise RefusedToStart(wrong)
     return [version for version, _ in migrations() if version > have]
 
 
 async def check_schema(database: PostgresDatabase) -> None:
     """Raise `RefusedToStart` unless this release can use the schema.
 
-    A database that does not answer is no reason to refuse: it may be back in a moment.
+    A database that does not answer is no reason to refuse: it may be back in a moment. Then its
+    first connection is checked, and calls raise `Unavailable` while the schema is a wrong one.
     """
     try:
-        have = await database.transact(_version)
+        wrong = _wrong(await database.transact(_version), database)
     except Unavailable:
+
+        async def check(connection: Connection) -> None:
+            if wrong := _wrong(await _version(connection), database):
+                raise Unavailable(wrong)
+
+        database.check_first = check
         return
-    known = migrations()[-1][0]
-    if have < known:
-        raise RefusedToStart(
-            f"the database {database.address} has schema {have}, and this release needs {known}: "
+    if wrong:
+        raise RefusedToStart(wrong)
+
+
+def _wrong(have: int, database: PostgresDatabase) -> str | None:
+    """Why this release cannot use a schema, and what to do."""
+    if have < LATEST:
+        return (
+            f"the database {database.address} has schema {have}, and this release needs {LATEST}: "
             "run `conveyor migrate`"
         )
-    if have > known + 1:
-        raise RefusedToStart(
-            f"the database {database.address} has schema {have}, and this release knows those up to "
-            f"{known + 1}: upgrade Conveyor"
-        )
+    return _too_new(have, database)
+
+
+def _too_new(have: int, database: PostgresDatabase) -> str | None:
+    if have <= LATEST + 1:
+        return None
+    return (
+        f"the database {database.address} has schema {have}, and this release knows those up to "
+        f"{LATEST + 1}: upgrade Conveyor"
+    )
 
 
 async def _version(connection: Connection) -> int:
