@@ -16,7 +16,13 @@ import pytest
 from conveyor.adapters.postgres.address import PostgresAddress
 from conveyor.adapters.postgres.schema import migrate_at
 from tests.e2e.polling import until
-from tests.e2e.test_processes import KEY, check_outcome, urls_of
+from tests.e2e.test_processes import (
+    KEY,
+    check_outcome,
+    repeating_client,
+    submitted_under_kills,
+    urls_of,
+)
 from tests.harness.cluster import ROOT_KEY, Cluster, cluster
 from tests.harness.postgres import TestDatabases, a_postgres, url_of
 from tests.harness.programs import Program
@@ -105,6 +111,35 @@ def test_crashes_of_the_server_change_nothing_in_the_outcome(
                 if process:
                     group.start(process)
             check_outcome(api, job_id, count)
+
+
+@pytest.mark.long
+def test_random_kills_of_processes_and_server_change_nothing_in_the_outcome(
+    seaweedfs: S3Server, valkey: Valkey, gateway: Program, tmp_path: Path
+) -> None:
+    count = 2_000
+    with a_postgres(18) as server:
+        address = server.address("postgres")
+        asyncio.run(migrate_at(address))
+
+        def crash() -> None:
+            server.kill()
+            server.start()
+
+        with (
+            cluster(
+                tmp_path,
+                gateway=gateway,
+                valkey=valkey,
+                s3=seaweedfs,
+                rows=url_of(address),
+                environ=_alone(url_of(address), tmp_path),
+            ) as group,
+            repeating_client(group) as api,
+        ):
+            jobs = submitted_under_kills(group, api, count=count, jobs=6, crash=crash)
+            for number, job_id in enumerate(jobs):
+                check_outcome(api, job_id, count, f"{number}/")
 
 
 def _check_pages_for_operators(api: httpx.Client, operator: Mapping[str, str]) -> None:

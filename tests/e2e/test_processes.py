@@ -5,6 +5,7 @@ import signal
 import time
 import zipfile
 from collections import Counter
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def test_a_kill_of_each_process_changes_nothing_over_a_store_that_fails(
             queued=queued,
             faults=run_seed(),
         ) as group,
-        _http(group, _Repeating(group)) as api,
+        repeating_client(group) as api,
     ):
         count = 200
         body = {"tasks": [{"url": url} for url in urls_of(count)]}
@@ -168,9 +169,18 @@ def test_random_kills_of_every_process_change_nothing_in_the_outcome(
 
 
 def submitted_under_kills(
-    group: Cluster, api: httpx.Client, *, count: int, jobs: int, rounds: int = 20
+    group: Cluster,
+    api: httpx.Client,
+    *,
+    count: int,
+    jobs: int,
+    rounds: int = 20,
+    crash: Callable[[], None] | None = None,
 ) -> list[str]:
-    """Submit jobs while processes are killed, or stand still, in one round after the other."""
+    """Submit jobs while processes are killed, or stand still, in one round after the other.
+
+    With `crash`, an engine is crashed by it in some of the rounds, too.
+    """
     dice, submitted = random.Random(11), list[str]()
     for round_ in range(rounds):
         if round_ < jobs:
@@ -185,6 +195,8 @@ def submitted_under_kills(
             process.resume()
         else:
             process.kill()
+            if crash and dice.random() < 0.5:
+                crash()
             group.start(process)
     return submitted
 
@@ -237,6 +249,10 @@ class _Repeating(httpx.HTTPTransport):
             return None
 
         return until(ask)
+
+
+def repeating_client(group: Cluster) -> httpx.Client:
+    return _http(group, _Repeating(group))
 
 
 def _submit(api: httpx.Client, body: object, key: dict[str, str]) -> str:
