@@ -26,7 +26,7 @@ async def test_every_task_ends_once_and_is_counted_once(postgres_18: TestDatabas
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("server", ["postgres_18", "postgres_16"])
+@pytest.mark.parametrize("server", ["postgres_18", "postgres_16", "postgres_15"])
 async def test_every_task_of_real_processes_ends_once_and_is_counted_once(
     server: str, request: pytest.FixtureRequest
 ) -> None:

@@ -5,8 +5,9 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from tests.harness.postgres import TestDatabases, a_postgres, connected
 LEASE = timedelta(minutes=10)
 IDS = SystemIds(SystemClock())
 GROUP = 250
+MANY = 20_000
 
 
 @pytest.mark.long
@@ -78,9 +80,52 @@ async def test_a_server_without_free_connections_is_unavailable_until_there_are_
 
 @pytest.mark.long
 async def test_a_full_disk_is_told_and_loses_nothing() -> None:
-    with _small_disk(megabytes=64) as disk, a_postgres(18) as server:
-        ballast = disk / "ballast"
+    async with _on_small_disk() as (engine, ballast):
         ballast.write_bytes(bytes(50 << 20))
+        added = await _added_until_full(engine)
+        with pytest.raises(StorageFull, match="53100"):
+            await add_rows(engine.tasks, RUN, new_tasks(RUN, GROUP, first=added))
+
+        ballast.unlink()
+
+        await add_rows(engine.tasks, RUN, new_tasks(RUN, GROUP, first=added))
+        assert await _drained(engine) == added + GROUP
+        assert (await engine.tasks.counts([RUN]))[RUN].successful == added + GROUP
+
+
+@pytest.mark.long
+async def test_claims_and_settles_go_on_once_a_full_disk_has_room_again() -> None:
+    async with _on_small_disk() as (engine, ballast):
+        for first in range(0, 2 * MANY, GROUP):
+            await add_rows(engine.tasks, RUN, new_tasks(RUN, GROUP, first=first))
+        left = deque([await engine.work.claim({RUN: GROUP}) for _ in range(MANY // GROUP)])
+        _fill(ballast)
+
+        async def settle() -> None:
+            await engine.work.settle([settlement(task, scraped()) for task in left[0]])
+            left.popleft()
+
+        async def claim() -> None:
+            left.append(await engine.work.claim({RUN: GROUP}))
+
+        for call in (settle, claim):
+            with pytest.raises(StorageFull):
+                await _repeated(call)
+        with suppress(StorageFull):
+            assert not await engine.work.renew([held(task) for some in left for task in some])
+
+        ballast.unlink()
+
+        for claimed in left:
+            assert all(await engine.work.settle([settlement(task, scraped()) for task in claimed]))
+        await _drained(engine)
+        assert (await engine.tasks.counts([RUN]))[RUN].successful == 2 * MANY
+
+
+@asynccontextmanager
+async def _on_small_disk() -> AsyncIterator[tuple[PostgresEngine, Path]]:
+    """An engine whose rows, and not its log, are on a small disk, and the path of a file there."""
+    with _small_disk(megabytes=64) as disk, a_postgres(18) as server:
         place = disk / "rows"
         place.mkdir()
         if user := server_user():
@@ -91,15 +136,19 @@ async def test_a_full_disk_is_told_and_loses_nothing() -> None:
         address = server.address("small")
         await migrate_at(address)
         async with open_engine(address, ids=IDS, lease=LEASE, holder="one") as engine:
-            added = await _added_until_full(engine)
-            with pytest.raises(StorageFull, match="53100"):
-                await add_rows(engine.tasks, RUN, new_tasks(RUN, GROUP, first=added))
+            yield engine, disk / "ballast"
 
-            ballast.unlink()
 
-            await add_rows(engine.tasks, RUN, new_tasks(RUN, GROUP, first=added))
-            assert await _drained(engine) == added + GROUP
-            assert (await engine.tasks.counts([RUN]))[RUN].successful == added + GROUP
+def _fill(ballast: Path) -> None:
+    """Write a file until its disk is full."""
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
+
+
+async def _repeated(call: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await call()
 
 
 async def _added_until_full(engine: PostgresEngine) -> int:
