@@ -31,6 +31,7 @@ from tests.simulation.book import KnownJob
 from tests.simulation.callers import UNAVAILABLE
 from tests.simulation.dynamodb import DynamoStore
 from tests.simulation.machine import Doing, Fault, Machine
+from tests.simulation.postgres import PostgresStore
 from tests.simulation.world import (
     LEASE,
     SIZES,
@@ -59,7 +60,8 @@ class Conditions:
     ahead: Sequence[timedelta] = (timedelta(),) * len(AHEAD)
     deaths: bool = False
     races: bool = False  # steps in the middle of others
-    on_dynamodb: bool = False  # the rows are; queues are in memory
+    store: Callable[..., SharedStore] = SharedStore
+    queued: bool | None = None  # None: each history by its seed
     is_alone: bool = False  # the queues are in the memory of the only process, and end with it
 
     @property
@@ -72,7 +74,7 @@ class Conditions:
 
 
 ALL_FAULTS = Conditions(faults=ROUGH, habits=LOSSY, ahead=AHEAD, deaths=True, races=True)
-ON_DYNAMODB = replace(ALL_FAULTS, on_dynamodb=True)
+ON_DYNAMODB = replace(ALL_FAULTS, store=DynamoStore, queued=True)
 
 
 class SharedFate(Fate):
@@ -141,10 +143,12 @@ class SharedWorld(World):
         self.lags = True
         self.skew = max(self.conditions.ahead) - min(self.conditions.ahead)
         self.injector = FaultInjector(Random(self.seed))
-        kind = DynamoStore if self.conditions.on_dynamodb else SharedStore
         habits = self.conditions.habits
-        self.store = kind(self.clock, lease=LEASE, injector=self.injector, habits=habits)
-        self.queued |= self.conditions.on_dynamodb
+        self.store = self.conditions.store(
+            self.clock, lease=LEASE, injector=self.injector, habits=habits
+        )
+        if self.conditions.queued is not None:
+            self.queued = self.conditions.queued
         self.coordination = MemoryCoordination(self.clock, lease=LEASE)
         self.fate = SharedFate(self.injector)
 
@@ -155,6 +159,8 @@ class SharedWorld(World):
     async def start(self) -> None:
         """Start every service that does not live."""
         self.folder.mkdir(exist_ok=True)
+        if isinstance(self.store, PostgresStore):
+            await self.store.connect()
         for number in range(self.count):
             if number not in self.services:
                 await self._start(number)
@@ -259,6 +265,8 @@ class SharedWorld(World):
         for one in self.services.values():
             await one.stack.aclose()
         self.services.clear()
+        if isinstance(self.store, PostgresStore):
+            await self.store.close()
         self.stack = AsyncExitStack()
         await World.end(self)
 

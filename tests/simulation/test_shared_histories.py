@@ -1,6 +1,8 @@
 """Histories of two and three services over one store whose indexes lag and whose calls fail."""
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import SystemRandom
@@ -11,7 +13,9 @@ import uvloop
 from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.harness.postgres import TestDatabases
 from tests.seed import run_seed
+from tests.simulation.postgres import PostgresStore
 from tests.simulation.shared import ALL_FAULTS, ON_DYNAMODB, Conditions, SharedMachine
 from tests.simulation.test_histories import CHOSEN, STEPS
 
@@ -59,6 +63,35 @@ def test_many_histories_on_dynamodb_keep_what_callers_were_told(
     first = SystemRandom().randrange(2**32)
     wanted = MANY_HISTORIES // 5
     make_shared_histories(tmp_path, wanted, services=2, first_seed=first, conditions=ON_DYNAMODB)
+
+
+def test_histories_on_postgresql_keep_what_callers_were_told(
+    tmp_path: Path, postgres_18: TestDatabases
+) -> None:
+    """Others with each commit."""
+    first = crc32(f"{run_seed()} postgresql".encode())
+    conditions = _on(postgres_18)
+    make_shared_histories(
+        tmp_path, 1, services=2, first_seed=first, conditions=conditions, chosen=FEW
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(4))
+def test_many_histories_on_postgresql_keep_what_callers_were_told(
+    tmp_path: Path, postgres_18: TestDatabases, number: int
+) -> None:
+    """New ones each time."""
+    first, conditions = SystemRandom().randrange(2**32), _on(postgres_18)
+    wanted, services = MANY_HISTORIES // 5, 2 + number % 2
+    make_shared_histories(
+        tmp_path, wanted, services=services, first_seed=first, conditions=conditions
+    )
+
+
+def _on(databases: TestDatabases) -> Conditions:
+    address = asyncio.run(databases.empty())
+    return replace(ALL_FAULTS, store=partial(PostgresStore, address=address), queued=False)
 
 
 def make_shared_histories(
