@@ -164,7 +164,7 @@ async def _list_all(service: AwsService, run_id: RunId) -> Units:
     run, after, rows = service.run(run_id), -1, 0
     while True:
         _, parts = await service.steps.read.results(
-            CALLER, run.job_id, run_id, limit=PAGE, after=after, statuses=None
+            CALLER, run.job_id, run_id, limit=PAGE, after=after
         )
         found = [part async for part in parts]
         rows += sum(len(part.tasks) for part in found)

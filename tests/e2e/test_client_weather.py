@@ -414,6 +414,19 @@ async def test_a_rerun_between_two_pages_does_not_get_into_the_listing(
     assert found == [("r", name) for name in "abcde"]
 
 
+async def test_a_rerun_before_the_first_row_that_matches_does_not_get_into_the_listing(
+    client: AsyncConveyor, sky: Weather
+) -> None:
+    run = {"run_id": "r", "job_id": "j", "run_sequence": 1, "status": "running"}
+    sky.routes["GET /jobs/j"] = answer({"job_id": "j", "status": "closed", "latest_run": run})
+    row = {"task_id": "a", "run_id": "r", "url": "u", "status": "failed"}
+    pages = [{"results": [], "next_cursor": "c"}, {"results": [row], "next_cursor": None}]
+    path = "GET /jobs/j/runs/r/results"
+    sky.before[path] = [answer(pages[0]), answer(pages[1])]
+    found = [one.task_id async for one in client.results("j", bodies=False, code=["X", "Y"])]
+    assert found == ["a"]
+
+
 async def test_bodies_are_fetched_ahead_within_the_bound_and_told_in_order(
     client: AsyncConveyor, sky: Weather
 ) -> None:

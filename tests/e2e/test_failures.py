@@ -48,6 +48,41 @@ def test_failures_are_grouped_with_an_example_of_each(api: httpx.Client, job: st
     assert api.get(f"/jobs/{job}/runs/{run_id}/failures").json() == told
 
 
+@pytest.mark.parametrize(
+    ("query", "urls"),
+    [
+        ("host=ok.example", URLS[:4]),
+        ("host=ok.example,Nohost.example", [*URLS[:4], *URLS[7:]]),
+        ("code=RESP007", URLS[7:]),
+        ("reason=bad_target&host=permanent.example&limit=2", URLS[4:7]),
+        ("status=failed&host=ok.example", []),
+        ("status=successful&code=RESP007", []),
+    ],
+)
+def test_rows_are_listed_by_host_reason_and_code(
+    api: httpx.Client, job: str, query: str, urls: list[str]
+) -> None:
+    run_id = api.get(f"/jobs/{job}").json()["latest_run"]["run_id"]
+    for path in (f"/jobs/{job}/results", f"/jobs/{job}/runs/{run_id}/results"):
+        found = list[str]()
+        cursor: str | None = ""
+        while cursor is not None:
+            page = api.get(f"{path}?{query}&cursor={cursor}").raise_for_status().json()
+            found += [row["url"] for row in page["results"]]
+            cursor = page["next_cursor"]
+        assert found == urls
+
+
+def test_a_condition_that_no_row_can_meet_is_refused(
+    api: httpx.Client, running: Program, job: str
+) -> None:
+    refused = api.get(f"/jobs/{job}/results?reason=bloked")
+    assert (refused.status_code, refused.json()["field"]) == (400, "reason")
+    assert "did you mean `blocked`" in refused.json()["detail"]
+    with client_of(running, key="a-stranger") as stranger:
+        assert stranger.get(f"/jobs/{job}/results?host=ok.example").status_code == 404
+
+
 def test_failures_of_others_are_not_found(running: Program, job: str) -> None:
     with client_of(running, key="a-stranger") as stranger:
         assert stranger.get(f"/jobs/{job}/failures").status_code == 404
@@ -106,6 +141,8 @@ def test_the_client_groups_failures_and_runs_them_again(client: Conveyor) -> Non
     assert isinstance(found, Failures)
     assert [(one.host, one.code, one.count) for one in found.groups] == GROUPS
     largest = found.groups[0]
+    rows = list(client.results(job.job_id, bodies=False, host=[largest.host or ""]))
+    assert [row.url for row in rows] == URLS[4:7]
     again = client.rerun(
         job.job_id, reason=[largest.reason], host=[largest.host or ""], params={"js_render": True}
     )
@@ -128,6 +165,12 @@ def test_the_command_lists_groups_and_runs_one_again(run: Run, tmp_path: Path) -
     ]
     told = json.loads(run("failures", job, "--json", "--limit", "1").stdout)
     assert told["groups_total"] == 2
+    rows = run("results", job, "--code", "RESP007", "--ndjson").stdout.splitlines()
+    assert [json.loads(row)["url"] for row in rows] == URLS[7:]
+    rows = run("results", job, "--host", "ok.example", "--reason", "blocked").stdout.splitlines()
+    assert rows == []
+    saved = run("results", job, "--host", "ok.example", "--out", "pages", "--json").stdout
+    assert json.loads(saved)["saved"] == 4
     again = run("rerun", job, "--code", "RESP007", "--param", "js_render=true", "--json").stdout
     assert json.loads(again)["retried_tasks"] == 2
     run("status", job, "--follow")

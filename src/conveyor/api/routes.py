@@ -10,7 +10,7 @@ import msgspec
 from conveyor import wire
 from conveyor.api.handlers.common import EVENT_STREAM, NDJSON
 from conveyor.domain.schedule import Schedule, ScheduleTurn
-from conveyor.domain.selection import RerunBody
+from conveyor.domain.selection import FILTERS, RerunBody
 from conveyor.domain.submission import Addition, Submission
 from conveyor.domain.task_list.spec import ListForm
 from conveyor.domain.webhook import NewWebhook, WebhookSetting
@@ -153,11 +153,13 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET", JOB + "/results", "list_results", "List results of the latest run",
-        (200, 400, 401, 404, 503), wire.WireResults, query=("status", *LISTING),
+        (200, 400, 401, 404, 503), wire.WireResults,
+        query=("status", *FILTERS, *LISTING),
     ),
     Route(
         "GET", RUN + "/results", "list_results", "List results of a run",
-        (200, 400, 401, 404, 503), wire.WireResults, query=("status", *LISTING),
+        (200, 400, 401, 404, 503), wire.WireResults,
+        query=("status", *FILTERS, *LISTING),
     ),
     Route(
         "GET", JOB + "/failures", "list_failures", "Group the failed tasks of the latest run",

@@ -62,6 +62,12 @@ def _several(names: list[str]) -> Document:
     return {"type": "string", "pattern": f"^({one})(,({one}))*$"}
 
 
+def _any_of(longest: int) -> Document:
+    """Return the schema of one text, or several separated by commas."""
+    one = f"[^,]{{1,{longest}}}"
+    return {"type": "string", "pattern": f"^{one}(,{one})*$"}
+
+
 def _parameter(name: str) -> Document:
     """Return the schema of a scraper parameter, which may be given as itself or as text."""
     if name == params.HEADERS:
@@ -221,6 +227,9 @@ QUERIES: dict[str, dict[str, Document]] = {
     "list_deliveries": {"limit": LISTED, "cursor": AFTER_ID},
     "list_results": {
         "status": _several(["all", "successful", "failed", "processing"]),
+        "host": _any_of(LONGEST_HOST),
+        "reason": _several(list(FailureReason)),
+        "code": _any_of(LONGEST_CODE),
         "limit": _whole(1, cursor.LARGEST_PAGE) | {"default": cursor.DEFAULT_PAGE},
         "cursor": AFTER_TASK,
     },
@@ -229,10 +238,17 @@ QUERIES: dict[str, dict[str, Document]] = {
     },
     "rerun_job": {"status": _several(list(TaskStatus))},
 }
+ROWS_FOUND = (
+    ". A call looks at 5,000 rows at most: with this parameter a page may have fewer rows than"
+    " `limit`, even none, while `next_cursor` is set"
+)
 ABOUT = {
     "limit": "How many to list",
     "cursor": "`next_cursor` of the page before",
     "status": "Only those of this status",
+    "host": "Only those of these hosts, with commas" + ROWS_FOUND,
+    "reason": "Only those that failed for these reasons, with commas" + ROWS_FOUND,
+    "code": "Only those that failed with these codes, with commas" + ROWS_FOUND,
     "type": "Only those of this type",
     "caller": "Only those of this caller",
     "name": "Only those whose name or external id contains this text",

@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Unpack
 
 import msgspec
 import typer
@@ -22,6 +22,7 @@ from conveyor.cli.connect import Endpoint, JobId, Json, OfRun, with_service
 from conveyor.cli.follow import latest_run_id
 from conveyor.cli.hints import Advised
 from conveyor.cli.output import plain
+from conveyor.cli.reruns import Codes, Hosts, Reasons
 from conveyor.client import (
     Conveyor,
     ExportError,
@@ -30,7 +31,7 @@ from conveyor.client import (
     TaskResult,
     UnreachableError,
 )
-from conveyor.client.models import ResultRows
+from conveyor.client.models import RowConditions
 from conveyor.client.transport import decoded
 from conveyor.domain.media import extension
 from conveyor.errors import ConveyorError, RefusedToStart
@@ -83,6 +84,9 @@ def results(
     status: Annotated[
         str | None, typer.Option(help="successful, failed or processing; several with commas.")
     ] = None,
+    host: Hosts = None,
+    reason: Reasons = None,
+    code: Codes = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save every page as a file in this folder.")
     ] = None,
@@ -99,7 +103,7 @@ def results(
     lines_as = "ndjson" if ndjson else format_
     if out and lines_as:
         raise RefusedToStart("use either --out or --format, not both")
-    listing = Listing(service, job, status)
+    listing = Listing(service, job, status, host=host, reason=reason, code=code)
     if out:
         save_and_print(listing, out, as_json=as_json)
     elif lines_as:
@@ -111,10 +115,12 @@ def results(
 
 
 class Listing:
-    """The results of the latest run of a job, of one status or of all."""
+    """The results of the latest run of a job: all, or those that meet every given condition."""
 
-    def __init__(self, service: Endpoint, job: str, status: str | None) -> None:
-        self.service, self.job, self.status = service, job, status
+    def __init__(
+        self, service: Endpoint, job: str, status: str | None, **conditions: Unpack[RowConditions]
+    ) -> None:
+        self.service, self.job, self.status, self.conditions = service, job, status, conditions
 
     def print_table(self) -> None:
         """Every row on a pipe; on a terminal the first ones, and how to get the rest."""
@@ -122,11 +128,9 @@ class Listing:
             if not output.on_terminal():
                 output.tabbed(_columns(row) for row in self.rows(client))
                 return
-            query = {"status": self.status, "limit": FIRST_ROWS}
-            raw = client.request("GET", "jobs", self.job, "results", query=query)
-        page = decoded(raw, ResultRows)
-        output.table(HEADS, [_columns(row) for row in page.results])
-        if page.next_cursor:
+            first = list(islice(self.rows(client), FIRST_ROWS + 1))
+        output.table(HEADS, [_columns(row) for row in first[:FIRST_ROWS]])
+        if len(first) > FIRST_ROWS:
             output.note(
                 f"These are the first {FIRST_ROWS}: --format prints every row, --out saves all"
             )
@@ -176,7 +180,7 @@ class Listing:
         return done
 
     def rows(self, client: Conveyor) -> Iterator[bytes]:
-        return client.result_rows(self.job, status=self.status)
+        return client.result_rows(self.job, status=self.status, **self.conditions)
 
     def _saved_rows(self, client: Conveyor, done: SavedPages) -> Iterator[bytes]:
         """The rows in their order, each once its page is saved, up to `AT_ONCE` ahead."""
@@ -209,6 +213,8 @@ class Listing:
 
     def _total(self) -> int | None:
         """How many rows there are, where the numbers of the run say so."""
+        if any(self.conditions.values()):
+            return None
         with self.service.client() as client:
             run = client.job(self.job).latest_run
         if run is None:

@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TypeVar, Unpack, cast
@@ -27,6 +27,7 @@ from conveyor.client.models import (
     Progress,
     Rerun,
     RerunConditions,
+    RowConditions,
     Run,
     RunExport,
     RunPage,
@@ -194,23 +195,32 @@ class Calls(SettingCalls):
         status: str | None = None,
         bodies: bool = True,
         concurrency: int = 8,
+        **conditions: Unpack[RowConditions],
     ) -> AsyncGenerator[TaskResult, None]:
         """Results in the order of submission; `status` may be successful, failed or processing.
 
+        With conditions only those of tasks that `rerun` selects by them.
         All are of one run, the latest by default, even if the job is rerun meanwhile.
         With bodies, up to `concurrency` of them are fetched ahead and held in memory. Without,
         fetch the ones you want by `body`, or by `save` if they are large.
         """
-        rows = result_pages.results(self._transport, job_id, run_id, status)
+        filters = _filters(status, conditions)
+        rows = result_pages.results(self._transport, job_id, run_id, filters)
         if not bodies:
             return rows
         return result_pages.with_bodies(self._transport, rows, concurrency=concurrency)
 
     def result_rows(
-        self, job_id: str, *, run_id: str | None = None, status: str | None = None
+        self,
+        job_id: str,
+        *,
+        run_id: str | None = None,
+        status: str | None = None,
+        **conditions: Unpack[RowConditions],
     ) -> AsyncGenerator[bytes, None]:
         """Like `results` without bodies, each row as the JSON that the service sent."""
-        return result_pages.rows(self._transport, job_id, run_id, status)
+        filters = _filters(status, conditions)
+        return result_pages.rows(self._transport, job_id, run_id, filters)
 
     async def body(self, result: TaskResult) -> bytes:
         """The body of a result."""
@@ -416,6 +426,16 @@ def _fields(options: Mapping[str, object], known: frozenset[str]) -> tuple[dict[
     if "schedule" in fields:
         fields["type"] = "scheduled"
     return fields, str(fields.pop("idempotency_key", None) or uuid.uuid4())
+
+
+def _filters(status: str | None, conditions: RowConditions) -> dict[str, str]:
+    """The query of a listing of results; Python accepts any keyword, as `_fields` says."""
+    if unknown := sorted(conditions.keys() - RowConditions.__optional_keys__):
+        known = ", ".join(sorted(RowConditions.__optional_keys__))
+        raise TypeError(f"conditions must be among {known}, got {unknown[0]!r}")
+    given = cast("Mapping[str, Sequence[str] | None]", conditions)
+    filters = {name: ",".join(values) for name, values in given.items() if values is not None}
+    return filters if status is None else {"status": status, **filters}
 
 
 def _shifted(error: ApiError, by: int) -> ApiError:

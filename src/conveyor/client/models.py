@@ -54,12 +54,17 @@ class JobOptions(TypedDict, total=False):
     idempotency_key: str | None  # submitting the same list with it again makes no new job
 
 
-class RerunConditions(TypedDict, total=False):
-    """Which tasks run again: those that meet all conditions that are given."""
+class RowConditions(TypedDict, total=False):
+    """Which tasks: those that meet all conditions that are given."""
 
     reason: Sequence[str] | None  # why they failed, like `blocked`
     code: Sequence[str] | None  # of their errors
     host: Sequence[str] | None  # of their URLs
+
+
+class RerunConditions(RowConditions, total=False):
+    """Which tasks run again: those that meet all conditions that are given."""
+
     task_ids: Sequence[str] | None
     scraped_before: datetime | None
     params: Mapping[str, object] | None  # of the scraper, in place of those that they had

@@ -1,7 +1,7 @@
 """The results of a run: its rows in order, bodies fetched ahead within a bound, or one export file."""
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 
@@ -14,10 +14,11 @@ from conveyor.client.errors import (
     UnreachableError,
     refusal,
 )
-from conveyor.client.models import ResultRows, RunExport, TaskResult
+from conveyor.client.models import Job, ResultRows, RunExport, TaskResult, latest_run
 from conveyor.client.transport import (
     Failures,
     Fetching,
+    Query,
     Transport,
     decoded,
     is_retryable,
@@ -32,12 +33,15 @@ OnReceived = Callable[[int, int | None], None]  # bytes so far, and in all where
 
 
 async def rows(
-    transport: Transport, job_id: str, run_id: str | None, status: str | None
+    transport: Transport, job_id: str, run_id: str | None, filters: Mapping[str, str]
 ) -> AsyncGenerator[bytes, None]:
     """Every row of one run as the service sent it, by default of the latest run."""
     cursor: str | None = None
+    if run_id is None and filters.keys() - {"status"}:
+        # The first pages may be empty, and so would not tell the run.
+        run_id = latest_run(await transport.read(Job, path_of("jobs", job_id))).run_id
     while True:
-        query = {"status": status, "limit": PAGE, "cursor": cursor}
+        query: Query = {**filters, "limit": PAGE, "cursor": cursor}
         path = path_of(*of_run(job_id, run_id, "results"), query=query)
         page = await transport.read(ResultRows, path)
         if page.results and run_id is None:
@@ -51,10 +55,10 @@ async def rows(
 
 
 async def results(
-    transport: Transport, job_id: str, run_id: str | None, status: str | None
+    transport: Transport, job_id: str, run_id: str | None, filters: Mapping[str, str]
 ) -> AsyncGenerator[TaskResult, None]:
     """Every row of one run, without bodies."""
-    async with aclosing(rows(transport, job_id, run_id, status)) as raw_rows:
+    async with aclosing(rows(transport, job_id, run_id, filters)) as raw_rows:
         async for raw in raw_rows:
             yield msgspec.structs.replace(decoded(raw, TaskResult), job_id=job_id)
 

@@ -1,4 +1,7 @@
-"""Selections: which tasks of an ended run a rerun scrapes again, and with which parameters."""
+"""Selections: which tasks of an ended run a rerun scrapes again, and with which parameters.
+
+Listings of results take the same conditions, so that they show what a rerun would repeat.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -19,6 +22,7 @@ from conveyor.domain.task import FINAL, Task, TaskSpec, TaskStatus, counter_of, 
 
 MOST_VALUES = 1_000  # of one condition
 FAILED: tuple[TaskStatus, ...] = (TaskStatus.FAILED,)
+FILTERS = ("host", "reason", "code")  # conditions that a listing of results takes too
 
 Statuses = frozenset[TaskStatus]
 
@@ -47,6 +51,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return frozenset(TaskStatus)
         pending = {TaskStatus.PROCESSING} if TaskStatus.PENDING in self.statuses else set()
         return frozenset({*self.statuses, *pending})
+
+    @property
+    def is_by_status(self) -> bool:
+        """Whether the status of a task alone says if it is selected."""
+        return self == Selection(statuses=self.statuses)
 
     @property
     def is_of_failures(self) -> bool:
@@ -94,16 +103,21 @@ class RerunRequest(msgspec.Struct, frozen=True):
 def parse_rerun(raw: bytes, status: str | None, limits: Limits) -> RerunRequest:
     """Read the body and the query parameter `status` of a rerun; raises `InvalidArgument`."""
     body = RerunBody() if raw.strip() in {b"", b"null"} else decode_body(raw, RerunBody)
-    selection = Selection(
-        statuses=_statuses(body, status),
-        reasons=tuple(sorted(set(_values("reason", body.reason)))),
-        codes=_texts("code", body.code, LONGEST_CODE),
-        hosts=tuple(host.lower() for host in _texts("host", body.host, LONGEST_HOST)),
-        task_ids=tuple(map(TaskId, _task_ids(body.task_ids))),
-        scraped_before=_instant(body.scraped_before),
-    )
+    selection = _selection(body, parse_statuses(status))
     params = checked_params(body.zenrows_params, limits)
     return RerunRequest(selection, params)
+
+
+def parse_filter(query: Mapping[str, str], statuses: Statuses | None) -> Selection:
+    """The query parameters `host`, `reason` and `code` of a listing; raises `InvalidArgument`."""
+    given = {name: query[name].split(",") for name in FILTERS if name in query}
+    check_names("reason", given.get("reason", []), list(FailureReason))
+    body = RerunBody(
+        reason=[FailureReason(name) for name in given["reason"]] if "reason" in given else None,
+        code=given.get("code"),
+        host=given.get("host"),
+    )
+    return _selection(body, None if statuses is None else tuple(statuses))
 
 
 def parse_statuses(text: str | None) -> tuple[TaskStatus, ...] | None:
@@ -216,9 +230,22 @@ def described(selection: Selection) -> str:
     return ",".join(parts)
 
 
-def _statuses(body: RerunBody, query: str | None) -> tuple[TaskStatus, ...] | None:
+def _selection(body: RerunBody, statuses: tuple[TaskStatus, ...] | None) -> Selection:
+    return Selection(
+        statuses=_statuses(body, statuses),
+        reasons=tuple(sorted(set(_values("reason", body.reason)))),
+        codes=_texts("code", body.code, LONGEST_CODE),
+        hosts=tuple(host.lower() for host in _texts("host", body.host, LONGEST_HOST)),
+        task_ids=tuple(map(TaskId, _task_ids(body.task_ids))),
+        scraped_before=_instant(body.scraped_before),
+    )
+
+
+def _statuses(
+    body: RerunBody, besides: tuple[TaskStatus, ...] | None
+) -> tuple[TaskStatus, ...] | None:
     """The statuses that all conditions leave; None if none is about them."""
-    given = [parse_statuses(query), tuple(_values("status", body.status)) or None]
+    given = [besides, tuple(_values("status", body.status)) or None]
     if body.reason or body.code:
         given.append(FAILED)
     if body.scraped_before:

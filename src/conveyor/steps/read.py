@@ -16,6 +16,7 @@ from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType, is_named, next_run
 from conveyor.domain.progress import Waiting
 from conveyor.domain.run import IngestStatus, Run
+from conveyor.domain.selection import ALL, Selection, matcher
 from conveyor.domain.task import Attempt, Task, TaskStatus, expires_at, has_expired
 from conveyor.domain.task_list.reader import error_reports
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
@@ -34,6 +35,8 @@ REPORTS = 500  # listed at a time
 HOT = timedelta(milliseconds=250)  # how long pollers of a run share one read of its counts
 SEARCHED_AT_ONCE = 100  # jobs
 MOST_SEARCHED = 1_000  # jobs that one call looks at for a name
+READ_AT_ONCE = 1_000  # rows, or `PAGE_BYTES`
+MOST_READS = 5  # that one call makes to find rows of a host, reason or code
 UP_TO_DATE = timedelta(minutes=1)  # after which copies of rows that lag have caught up
 COUNTS = msgspec.json.Decoder(Counts)
 
@@ -204,15 +207,20 @@ class Read:
         *,
         limit: int,
         after: int,
-        statuses: frozenset[TaskStatus] | None,
+        selection: Selection = ALL,
     ) -> tuple[Job, AsyncGenerator[ResultPart, None]]:
-        """A dense page of a run's tasks, of the latest run when none is named; with their job.
+        """A page of a run's tasks, of the latest run when none is named; with their job.
 
-        In parts, each of which fits in memory: large rows may take many reads.
+        In parts, each of which fits in memory: large rows may take many reads. The page is dense
+        unless the selection has other conditions than statuses: it may then have few tasks, or
+        none, and a cursor all the same.
         """
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
-        return job, self._parts(run, limit, after, statuses)
+        statuses = None if selection.statuses is None else selection.scraped_again
+        if selection.is_by_status:
+            return job, self._parts(run, limit, after, statuses)
+        return job, self._found(run, limit, after, statuses, matcher(selection))
 
     async def failures(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None, *, limit: int
@@ -229,8 +237,7 @@ class Read:
         self, run: Run, limit: int, after: int, statuses: frozenset[TaskStatus] | None
     ) -> AsyncGenerator[ResultPart, None]:
         last: TaskId | None = None
-        # By then the rows of an ended run have reached every copy.
-        lagging = not run.is_live and run.updated_at < self.clock.now() - UP_TO_DATE
+        lagging = self._may_lag(run)
         while True:
             # One more than requested shows whether any follow.
             page = await self.tasks.page(
@@ -251,6 +258,40 @@ class Read:
                 return
             yield ResultPart(tasks)
             after = page.cursor
+
+    async def _found(
+        self,
+        run: Run,
+        limit: int,
+        after: int,
+        statuses: frozenset[TaskStatus] | None,
+        matches: Callable[[Task], bool],
+    ) -> AsyncGenerator[ResultPart, None]:
+        """Engines do not index hosts, reasons and codes: rows are read and compared, up to a bound."""
+        if statuses == frozenset():  # conditions that no task can meet
+            yield ResultPart((), is_last=True)
+            return
+        lagging = self._may_lag(run)
+        for reads_left in reversed(range(MOST_READS)):
+            page = await self.tasks.page(
+                run.id, limit=READ_AT_ONCE, after=after, statuses=statuses, lagging=lagging
+            )
+            self.count(len(page.tasks))
+            found = list(filter(matches, page.tasks))
+            tasks = found[:limit]
+            limit -= len(tasks)
+            going_on = None if page.cursor is None else cursor.at_index(page.cursor)
+            if len(found) > len(tasks):
+                going_on = cursor.at_task(tasks[-1].id)
+            is_last = not (going_on and limit and reads_left) or page.is_costly
+            yield ResultPart(tasks, is_last=is_last, next_cursor=going_on if is_last else None)
+            if is_last or page.cursor is None:
+                return
+            after = page.cursor
+
+    def _may_lag(self, run: Run) -> bool:
+        """Whether the rows of an ended run have reached every copy."""
+        return not run.is_live and run.updated_at < self.clock.now() - UP_TO_DATE
 
     async def content(
         self, caller: CallerId, job_id: JobId, run_id: RunId | None, task_id: TaskId

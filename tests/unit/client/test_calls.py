@@ -32,3 +32,5 @@ def test_an_unknown_option_is_refused_at_run_time_too() -> None:
             conveyor.submit(["https://a.example"], retires=3)  # type: ignore[call-arg]
         with pytest.raises(TypeError, match="got 'column'"):
             conveyor.upload("list.csv", column="link")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="among code, host, reason, got 'hosts'"):
+            list(conveyor.results("j", hosts=["a.example"]))  # type: ignore[call-arg]

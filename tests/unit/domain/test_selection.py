@@ -22,6 +22,7 @@ from conveyor.domain.selection import (
     chosen_by_status,
     described,
     matcher,
+    parse_filter,
     parse_rerun,
     with_params,
 )
@@ -64,6 +65,38 @@ def test_conditions_imply_the_statuses_that_they_are_about() -> None:
     assert parsed({"scraped_before": NOW, "status": ["successful"]}).selection.statuses == (
         "successful",
     )
+
+
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ({"host": "a.test,B.test:8080"}, {"host": ["a.test", "B.test:8080"]}),
+        ({"reason": "blocked,timeout"}, {"reason": ["timeout", "blocked"]}),
+        ({"code": "RESP001", "host": "a.test"}, {"code": ["RESP001"], "host": ["a.test"]}),
+        ({"limit": "5", "cursor": ""}, {}),
+    ],
+)
+def test_a_listing_takes_the_conditions_of_a_rerun(
+    query: dict[str, str], body: dict[str, object]
+) -> None:
+    assert parse_filter(query, None) == parsed(body).selection
+    for status in TaskStatus:
+        assert parse_filter(query, frozenset({status})) == parsed(body, status).selection
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ({"reason": "bloked"}, "`reason` must be one or more of .* did you mean `blocked`"),
+        ({"reason": ""}, "`reason` must be one or more of"),
+        ({"host": "a.test,"}, "`host` must have values of 1 to 260 characters, got 0"),
+        ({"code": "x" * 65}, "`code` must have values of 1 to 64 characters, got 65"),
+        ({"code": ",".join(["x"] * (MOST_VALUES + 1))}, "`code` must have 1 to 1000 values"),
+    ],
+)
+def test_a_listing_refuses_conditions_as_a_rerun_does(query: dict[str, str], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        parse_filter(query, None)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, TaskId, task_ids, task_index
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.run import RunStatus, counts
+from conveyor.domain.selection import ALL, FAILED, Selection, matcher
 from conveyor.domain.task import AttemptFailed, Task, TaskStatus, new_tasks
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.metadata import LISTING_BYTES
@@ -193,13 +194,16 @@ async def test_results_are_paged_in_order_each_once_also_when_filtered() -> None
 
     for statuses, expected in (
         (None, 7),
-        (frozenset({TaskStatus.SUCCESSFUL}), 7),
-        (frozenset({TaskStatus.FAILED}), 0),
+        ((TaskStatus.SUCCESSFUL,), 7),
+        (FAILED, 0),
     ):
         seen: list[int] = []
         after, more = -1, True
         while more:
-            [part] = await _results(house, job_id, run_id, limit=3, after=after, statuses=statuses)
+            selection = Selection(statuses=statuses)
+            [part] = await _results(
+                house, job_id, run_id, limit=3, after=after, selection=selection
+            )
             seen += [task.index for task in part.tasks]
             more = part.next_cursor is not None
             after = seen[-1] if seen else -1
@@ -207,6 +211,61 @@ async def test_results_are_paged_in_order_each_once_also_when_filtered() -> None
 
     [latest] = await _results(house, job_id, None, limit=9)
     assert len(latest.tasks) == 7
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+@pytest.mark.parametrize(
+    "selection",
+    [
+        Selection(hosts=("ok.example",)),
+        Selection(hosts=("other.test",)),
+        Selection(statuses=FAILED, hosts=("other.test",)),
+        Selection(statuses=FAILED, codes=("RESP002",)),
+        Selection(statuses=FAILED, reasons=(FailureReason.BLOCKED,), codes=("RESP002",)),
+        Selection(statuses=(), codes=("RESP002",)),
+    ],
+)
+async def test_a_filter_finds_what_a_rerun_would_repeat_a_few_reads_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, limit: int
+) -> None:
+    monkeypatch.setattr("conveyor.steps.read.READ_AT_ONCE", 2)
+    monkeypatch.setattr("conveyor.steps.read.MOST_READS", 3)
+    house = a_house()
+    job_id, run_id = await house.submit(3)
+    others = [a_task_spec(url=f"https://other.test/{n}") for n in range(20)]
+    await house.tasks.add(run_id, new_tasks(run_id, 3, others))
+    await house.drain(run_id, _page_or_refusal)
+    rows = (await house.tasks.page(run_id, limit=100)).tasks
+    read = list[int]()
+    read_counted = with_(house.read, count=read.append)
+
+    seen, after = list[TaskId](), -1
+    while True:
+        before = len(read)
+        _, found = await read_counted.results(
+            CALLER, job_id, None, limit=limit, after=after, selection=selection
+        )
+        parts = [part async for part in found]
+        seen += [task.id for part in parts for task in part.tasks]
+        assert len(read) - before <= 3
+        assert max(read[before:], default=0) <= 2
+        assert sum(len(part.tasks) for part in parts) <= limit
+        assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
+        if parts[-1].next_cursor is None:
+            break
+        after = cursor.after_index(parts[-1].next_cursor)
+
+    assert seen == [task.id for task in rows if matcher(selection)(task)]
+    assert bool(read) == (selection.statuses != ())
+
+
+async def test_others_find_no_rows_by_any_condition() -> None:
+    house, job_id, run_id = await _drained(1)
+    for run in (run_id, None):
+        with pytest.raises(NotFound):
+            await house.read.results(
+                STRANGER, job_id, run, limit=1, after=-1, selection=Selection(hosts=("ok.example",))
+            )
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 6, 7, 8])
@@ -466,10 +525,10 @@ async def _results(
     *,
     limit: int,
     after: int = -1,
-    statuses: frozenset[TaskStatus] | None = None,
+    selection: Selection = ALL,
 ) -> list[ResultPart]:
     _, parts = await house.read.results(
-        CALLER, job_id, run_id, limit=limit, after=after, statuses=statuses
+        CALLER, job_id, run_id, limit=limit, after=after, selection=selection
     )
     return [part async for part in parts]
 
@@ -535,10 +594,12 @@ class _Costly:
 async def test_a_page_whose_filter_costs_too_much_ends_with_a_cursor() -> None:
     house, job_id, run_id = await _drained(8)
     read = with_(house.read, tasks=cast("Tasks", _Costly(house.tasks)))
-    failed, seen, after = frozenset({TaskStatus.FAILED}), list[int](), -1
+    failed, seen, after = Selection(statuses=FAILED), list[int](), -1
 
     while True:
-        _, parts = await read.results(CALLER, job_id, run_id, limit=5, after=after, statuses=failed)
+        _, parts = await read.results(
+            CALLER, job_id, run_id, limit=5, after=after, selection=failed
+        )
         [part] = [part async for part in parts]
         assert part.is_last
         seen.append(after)
@@ -555,7 +616,7 @@ async def test_rows_of_a_run_that_ended_a_while_ago_may_lag() -> None:
     read = with_(house.read, tasks=cast("Tasks", costly))
 
     for _ in range(2):
-        _, parts = await read.results(CALLER, job_id, run_id, limit=9, after=-1, statuses=None)
+        _, parts = await read.results(CALLER, job_id, run_id, limit=9, after=-1)
         assert [len(part.tasks) async for part in parts] == [2]
         house.clock.advance(UP_TO_DATE + timedelta(seconds=1))
 

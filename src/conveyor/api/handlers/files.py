@@ -35,6 +35,7 @@ from conveyor.domain.file_input import UPLOAD_LIFE
 from conveyor.domain.ids import ExportId, InputId, TaskId
 from conveyor.domain.job import Job
 from conveyor.domain.json_bodies import check_names
+from conveyor.domain.selection import parse_filter
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import RangeNotSatisfiable
 from conveyor.steps.export import ZIP, Download, ExportRuns
@@ -109,7 +110,7 @@ class FileHandlers:
                 query.get("limit"), default=cursor.DEFAULT_PAGE, most=cursor.LARGEST_PAGE
             ),
             after=cursor.after_index(query.get("cursor")),
-            statuses=_status_filter(query.get("status")),
+            selection=parse_filter(query, _status_filter(query.get("status"))),
         )
         base = self._base(request)
 
