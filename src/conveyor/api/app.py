@@ -21,6 +21,7 @@ from conveyor.api import problems
 from conveyor.api.auth import Callers, admit
 from conveyor.api.dashboard import REVALIDATE, Dashboard, RevalidatedFiles
 from conveyor.api.handlers.all_callers import AllCallersHandlers
+from conveyor.api.handlers.common import Endpoint, check_ids
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
 from conveyor.api.handlers.operators import OperatorHandlers
@@ -73,7 +74,6 @@ log = structlog.get_logger()
 
 Headers = list[tuple[bytes, bytes]]
 Ready = Callable[[], Awaitable[None]]
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Handlers(NamedTuple):
@@ -273,6 +273,7 @@ def _by_method(
 ) -> Endpoint:
     async def serve(request: Request) -> Response:
         await admission.check_request(request, for_operators=for_operators)
+        check_ids(request)
         return await calls["GET" if request.method == "HEAD" else request.method](request)
 
     return serve

@@ -1,5 +1,6 @@
 """What handlers share: the parameters of a request, and responses in JSON."""
 
+from collections.abc import Awaitable, Callable
 from typing import TypedDict, TypeVar
 
 from starlette.requests import Request
@@ -8,16 +9,18 @@ from starlette.responses import Response
 from conveyor.api.auth import caller_of
 from conveyor.api.render import encode
 from conveyor.domain import cursor
-from conveyor.domain.ids import CallerId, JobId, RunId
+from conveyor.domain.ids import TASK_ID, ULID, CallerId, JobId, RunId
 from conveyor.domain.job import JobStatus, JobType
 from conveyor.domain.json_bodies import field_error, nearest
 from conveyor.domain.submission import LONGEST_NAME
+from conveyor.errors import NotFound
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
 
 Choice = TypeVar("Choice", JobStatus, JobType)
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class PageQuery(TypedDict):
@@ -71,6 +74,18 @@ def _choice(text: str | None, name: str, kind: type[Choice]) -> Choice | None:
     except ValueError:
         what = f"must be one of {', '.join(kind)}, got {text[:40]!r}{nearest(text, list(kind))}"
         raise field_error(name, what) from None
+
+
+def check_ids(request: Request) -> None:
+    """Refuse a path with a text that cannot be an id, before an engine is asked for it.
+
+    PostgreSQL stores no U+0000, and DynamoDB no long keys: they would raise instead.
+    """
+    for name, text in request.path_params.items():
+        if name == "caller":  # its handler says what a name must be
+            continue
+        if not (TASK_ID if name == "task" else ULID).fullmatch(text):
+            raise NotFound(f"No such {name}")
 
 
 def job_id(request: Request) -> JobId:

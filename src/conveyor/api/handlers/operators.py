@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route, Router
 from starlette.types import Receive, Scope, Send
 
-from conveyor.api.handlers.common import NDJSON, json_response
+from conveyor.api.handlers.common import NDJSON, Endpoint, check_ids, json_response
 from conveyor.api.intake import read_body
 from conveyor.domain.api_key import NewKey
 from conveyor.domain.audit import DoctorScope
@@ -55,12 +55,16 @@ class OperatorHandlers:
             [
                 Route("/doctor", self.examine),
                 Route("/dlq", self.list_dead_letters),
-                Route("/dlq/{message}", self.show_dead_letter, methods=["GET"]),
-                Route("/dlq/{message}", self.drop_dead_letter, methods=["DELETE"]),
-                Route("/dlq/{message}/redrive", self.redrive_dead_letter, methods=["POST"]),
+                Route("/dlq/{message}", _by_id(self.show_dead_letter, None), methods=["GET"]),
+                Route("/dlq/{message}", _by_id(self.drop_dead_letter, False), methods=["DELETE"]),
+                Route(
+                    "/dlq/{message}/redrive",
+                    _by_id(self.redrive_dead_letter, False),
+                    methods=["POST"],
+                ),
                 Route("/keys", self.list_keys, methods=["GET"]),
                 Route("/keys", self.create_key, methods=["POST"]),
-                Route("/keys/{key}", self.revoke_key, methods=["DELETE"]),
+                Route("/keys/{key}", _by_id(self.revoke_key, None), methods=["DELETE"]),
                 Route("/encryption/rotate", self.rotate, methods=["POST"]),
             ],
             redirect_slashes=False,
@@ -136,3 +140,16 @@ class OperatorHandlers:
     def _check_token(self, given: str) -> None:
         if not hmac.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
             raise NotFound("No such path")
+
+
+def _by_id(serve: Endpoint, unknown: object) -> Endpoint:
+    """A handler that engines need not answer where the path has a text that cannot be an id."""
+
+    async def by_id(request: Request) -> Response:
+        try:
+            check_ids(request)
+        except NotFound:
+            return json_response(unknown)
+        return await serve(request)
+
+    return by_id
