@@ -115,7 +115,7 @@ FIELDS: dict[str, Sentences] = {
     "WireWebhook": {
         "url": "The URL that events are sent to.",
         "signature": "Whether deliveries are signed.",
-        "disabled_at": "When the webhook was turned off because its receiver kept failing.",
+        "disabled_at": "When the webhook was turned off because its receiver answered 410 Gone.",
     },
     "Submission": {
         "type": "Whether the job runs once, or by a schedule.",

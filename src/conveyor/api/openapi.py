@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from functools import cache
+from typing import get_args
 
 import msgspec
 
@@ -153,6 +155,10 @@ def _as_written(shapes: dict[str, Document]) -> dict[str, Document]:
             if name in wire.ALWAYS_WRITTEN or not may_be_left_out:
                 required.append(name)
         properties.update({name: {} for name in PASSED_THROUGH.get(kind, ())})
+        for field in msgspec.structs.fields(kind):
+            if datetime in {field.type, *get_args(field.type)}:
+                shape = properties[field.encode_name]
+                properties[field.encode_name] = schemas.narrowed(shape, {"format": "date-time"})
     return shapes
 
 

@@ -11,6 +11,7 @@ from conveyor.domain import (
     api_key,
     cron,
     cursor,
+    media,
     params,
     schedule,
     selection,
@@ -18,15 +19,19 @@ from conveyor.domain import (
     submission,
     webhook,
 )
-from conveyor.domain.export import ExportStatus
-from conveyor.domain.failure import FailureReason
+from conveyor.domain.api_key import Scope
+from conveyor.domain.batch import INGEST
+from conveyor.domain.export import EXPORT, ExportStatus
+from conveyor.domain.failure import AccountReason, FailureReason
 from conveyor.domain.failure_groups import LONGEST_CODE, LONGEST_HOST, MOST_GROUPS
 from conveyor.domain.ids import TASK_ID, ULID
-from conveyor.domain.job import JobStatus, JobType
+from conveyor.domain.job import PURGE, JobStatus, JobType
+from conveyor.domain.outbox import EventStatus, EventType
 from conveyor.domain.progress import WaitReason
-from conveyor.domain.run import PauseState, RunStatus
+from conveyor.domain.run import IngestStatus, PauseState, RunStatus, Trigger
 from conveyor.domain.submission import Limits, OnInvalid
 from conveyor.domain.task import TaskStatus
+from conveyor.domain.task_list.rows import RowReason
 
 Document = dict[str, Any]
 
@@ -134,16 +139,50 @@ BOUNDS: dict[str, dict[str, Document]] = {
         "zenrows_params": ZENROWS_PARAMS,
     },
 }
+# What responses hold. Clients must expect others: a newer service may have more (`conveyor.wire`).
+PROGRESS: dict[str, Document] = {
+    "status": {"enum": list(RunStatus)},
+    "pause_state": {"enum": list(PauseState)},
+    "ingest_status": {"enum": list(IngestStatus)},
+}
+JOB: dict[str, Document] = {
+    "status": {"enum": list(JobStatus)},
+    "type": {"enum": list(JobType)},
+    "format": {"enum": list(media.EXTENSIONS_OF_FORMATS)},
+    "schedule_state": {"enum": list(schedule.ScheduleState)},
+    "schedule_pause_reason": {"enum": list(schedule.PauseReason)},
+}
+# The domain does not know these two: tests compare them with `conveyor.app`.
+ROLES = ("api", "worker", "serve", "dev")
+STATES = ("metadata", "tasks", "queues", "control_queue", "bodies", "blobs", "coordination")
 BOUNDS |= {
     "WireWaiting": {"reason": {"enum": sorted(WaitReason)}},
-    "WireRun": {"status": {"enum": list(RunStatus)}, "pause_state": {"enum": list(PauseState)}},
-    "WireProgress": {
-        "status": {"enum": list(RunStatus)},
-        "pause_state": {"enum": list(PauseState)},
+    "WireRun": PROGRESS
+    | {
+        "trigger": {"enum": list(Trigger)},
+        "failure_reason": {"enum": list(AccountReason)},
     },
-    "WireJob": {"status": {"enum": list(JobStatus)}, "type": {"enum": list(JobType)}},
-    "WireJobOfCaller": {"status": {"enum": list(JobStatus)}, "type": {"enum": list(JobType)}},
-    "WireResult": {"status": {"enum": [*TaskStatus, "expired"]}},
+    "WireProgress": PROGRESS,
+    "WireJob": JOB,
+    "WireJobOfCaller": JOB,
+    "WireSubmitted": {"status": {"enum": list(JobStatus)}},
+    "WireRerun": {"status": {"enum": list(JobStatus)}},
+    "WireAdded": {"job_status": {"enum": list(JobStatus)}},
+    "WireUpload": {"method": {"enum": ["PUT"]}},
+    "WireBadRow": {"reason": {"enum": [*submission.Reason, *RowReason]}},
+    "WireEvent": {
+        "status": {"enum": list(EventStatus)},
+        "event_type": {"enum": [EventType.RUN_COMPLETED, EventType.RUN_FAILED]},
+    },
+    "WireIdentity": {"scopes": {"items": {"type": "string", "enum": list(Scope)}}},
+    "WireDeadLetter": {"kind": {"enum": [INGEST, PURGE, EXPORT]}},
+    "WireProcess": {"role": {"enum": ROLES}},
+    "WireEngine": {"holds": {"enum": STATES}},
+    "WireResult": {
+        "status": {"enum": [*TaskStatus, "expired"]},
+        "type": {"enum": [*media.EXTENSIONS_OF_FORMATS, media.OTHER]},
+        "method": {"enum": ["POST"]},  # left out of a GET
+    },
     "WireFailureGroup": {"reason": {"enum": list(FailureReason)}},
     "WireExport": {"status": {"enum": list(ExportStatus)}},
     "WireExportStarted": {"status": {"enum": list(ExportStatus)}},
@@ -267,12 +306,12 @@ def bounded(schemas: dict[str, Document]) -> dict[str, Document]:
     for name, fields in BOUNDS.items():
         properties = schemas[name]["properties"]
         for field, bounds in fields.items():
-            properties[field] = _narrowed(properties[field], bounds)
+            properties[field] = narrowed(properties[field], bounds)
     schemas["Submission"]["anyOf"] = SOURCES
     return schemas
 
 
-def _narrowed(schema: Document, bounds: Document) -> Document:
+def narrowed(schema: Document, bounds: Document) -> Document:
     """Return a schema with further bounds. A field that may be null still may."""
     if "anyOf" not in schema:
         return schema | bounds

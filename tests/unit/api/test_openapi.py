@@ -15,7 +15,9 @@ from conveyor.api.handlers.jobs import JobHandlers
 from conveyor.api.handlers.webhooks import WebhookHandlers
 from conveyor.api.openapi import document
 from conveyor.api.routes import ROUTES
-from conveyor.domain.params import KNOWN
+from conveyor.app.engines import SCHEMES
+from conveyor.app.roles import Role
+from conveyor.domain.params import HEADERS, KNOWN, TEXTS
 from conveyor.domain.submission import BOUNDS
 from conveyor.errors import CallerFault, ConveyorError, Unavailable
 
@@ -109,6 +111,58 @@ def test_the_document_says_what_it_is(api: dict[str, Any]) -> None:
     [requirement] = api["security"]
     [scheme] = requirement
     assert api["components"]["securitySchemes"][scheme]["name"] == "X-API-Key"
+
+
+# Fields with what a caller, a site, the gateway or an engine says; and ids, whose names end with `_id`.
+FREE_TEXTS = {
+    *("name", "job_name", "external_id", "metadata", "payload", "headers", "caller", "rerun_of"),
+    *("url", "final_url", "result_url", "download_url", "example_url", "host", "content_type"),
+    *("type", "title", "code", "detail", "instance", "field", "error", "failure_detail"),
+    *("ingest_error", "value", "kid", "active_kid", "secret", "next_cursor", "engine", "version"),
+    *("timezone", "cron", "delimiter", "quote", *TEXTS, HEADERS, "zenrows_params"),
+}
+# Texts that name something only in one document.
+FREE_THERE = {("WireDeadLetter", "reason")}
+
+
+def test_every_text_has_its_values_or_a_form_or_is_free(api: dict[str, Any]) -> None:
+    unmarked = {
+        (shape, name)
+        for shape, schema in api["components"]["schemas"].items()
+        for name, text in _texts(schema, "")
+        if not text.keys() & {"enum", "const", "format", "pattern"} and not name.endswith("_id")
+    }
+    free = {pair for pair in unmarked if pair[1] in FREE_TEXTS} - {("WireResult", "type")}
+    assert unmarked - free == FREE_THERE
+
+
+def _texts(schema: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every text of a schema, with the name of the field that it is, or is in."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _texts(one, name)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "string":
+            yield name, schema
+        for key, inner in schema.items():
+            if key == "properties":
+                for field, one in inner.items():
+                    yield from _texts(one, field)
+            else:
+                yield from _texts(inner, name)
+
+
+def test_times_of_responses_are_marked_as_such(api: dict[str, Any]) -> None:
+    shapes = api["components"]["schemas"]
+    assert shapes["WireRun"]["properties"]["created_at"]["format"] == "date-time"
+    run_is_due = shapes["WireJob"]["properties"]["next_scheduled_run"]["anyOf"]
+    assert {"type": "string", "format": "date-time"} in run_is_due
+
+
+def test_roles_and_states_are_those_of_the_program(api: dict[str, Any]) -> None:
+    shapes = api["components"]["schemas"]
+    assert shapes["WireProcess"]["properties"]["role"]["enum"] == list(Role)
+    assert set(shapes["WireEngine"]["properties"]["holds"]["enum"]) == set(SCHEMES)
 
 
 def test_every_reference_resolves(api: dict[str, Any]) -> None:
