@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from conveyor.domain.json_bodies import LONGEST_SHOWN, nearest
+
 BOOLEANS = frozenset(
     {"js_render", "premium_proxy", "original_status", "json_response", "autoparse"}
 )
@@ -72,13 +74,17 @@ HONOURED_BY_DIRECT = frozenset({HEADERS, "original_status", "allowed_status_code
 HONOURED = {"http": KNOWN, "https": KNOWN, "direct": HONOURED_BY_DIRECT}
 
 
+BAD_VALUE = "invalid_param_value"
+
+
 class BadParam(Exception):
     """A parameter is unknown, has a bad value or does not go with another."""
 
-    def __init__(self, key: str, reason: str = "invalid_param_value") -> None:
+    def __init__(self, key: str, reason: str = BAD_VALUE, given: object = msgspec.UNSET) -> None:
         super().__init__(f"{reason}: {key}")
         self.reason = reason
         self.key = key
+        self.given = given  # UNSET if the value as such is valid
 
 
 def values_of(key: str) -> str:
@@ -95,6 +101,28 @@ def values_of(key: str) -> str:
 def canonical(given: Mapping[str, object]) -> Params:
     """The stored form of given parameters; `BadParam` names the first that is not valid."""
     return {key: _canonical_value(key, given[key]) for key in sorted(given)}
+
+
+def explained(bad: BadParam) -> str:
+    """Why a parameter is refused, for a message.
+
+    Texts and headers are not shown: a script for the browser or a header may hold a password.
+    """
+    if bad.reason == "unknown_param":
+        return bad.reason + nearest(bad.key, KNOWN)
+    if bad.reason != BAD_VALUE:
+        return bad.reason
+    if bad.key == HEADERS:
+        must = f"a JSON object of at most {MOST_HEADERS} headers and {MOST_HEADER_BYTES} bytes"
+        return f"{BAD_VALUE}: must be {must}"
+    if bad.key in TEXTS:
+        return f"{BAD_VALUE}: must be text of at most {LONGEST_TEXT} characters without U+0000"
+    if bad.given is msgspec.UNSET:
+        return f"{BAD_VALUE}: must be given without js_render and premium_proxy"
+    text = bad.given if isinstance(bad.given, str) else msgspec.json.encode(bad.given).decode()
+    known = ("true", "false") if bad.key in BOOLEANS else sorted(CHOICES.get(bad.key, ()))
+    must = f"must be {values_of(bad.key)}, got {text[:LONGEST_SHOWN]!r}"
+    return f"{BAD_VALUE}: {must}{nearest(text.lower(), known)}"
 
 
 def check_together(params: Params, method: str) -> None:
@@ -152,7 +180,7 @@ def _canonical_value(key: str, value: object) -> str:
     if key in BOOLEANS:
         text = text.lower()  # clients of several languages send "True" and "TRUE" as well
     if not _is_allowed(key, text):
-        raise BadParam(key)
+        raise BadParam(key, given=text)
     return text
 
 
@@ -165,7 +193,7 @@ def _scalar_text(key: str, value: object) -> str:
         case str():
             return value
         case _:
-            raise BadParam(key)
+            raise BadParam(key, given=value)
 
 
 def _is_allowed(key: str, text: str) -> bool:

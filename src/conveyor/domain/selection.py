@@ -135,7 +135,8 @@ def check_params(request: RerunRequest, job: Job) -> None:
     try:
         params_rules.check_together(together, "GET")
     except params_rules.BadParam as bad:
-        raise field_error(f"zenrows_params.{bad.key}", f"is refused: {bad.reason}") from None
+        why = params_rules.explained(bad)
+        raise field_error(f"zenrows_params.{bad.key}", f"is refused: {why}") from None
 
 
 def matcher(selection: Selection) -> Callable[[Task], bool]:

@@ -18,7 +18,6 @@ from conveyor.domain.json_bodies import (
     brief,
     field_error,
     is_deeper,
-    nearest,
 )
 from conveyor.domain.params import BadParam, Params
 from conveyor.domain.schedule import Schedule, parse_schedule
@@ -198,8 +197,7 @@ def checked_params(given: Mapping[str, object] | None, limits: Limits) -> Params
         params_rules.check_honoured(params, limits.honoured)
     except BadParam as bad:
         where = f"zenrows_params.{bad.key[:LONGEST_SHOWN]}"
-        hint = nearest(bad.key, params_rules.KNOWN) if bad.reason == "unknown_param" else ""
-        raise field_error(where, f"is refused: {bad.reason}{hint}") from None
+        raise field_error(where, f"is refused: {params_rules.explained(bad)}") from None
     if (size := _params_size(params)) > limits.task_bytes:
         what = f"must have at most {limits.task_bytes} bytes together, got {size}"
         raise field_error("zenrows_params", what)

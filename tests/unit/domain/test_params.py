@@ -264,3 +264,34 @@ def test_every_parameter_has_values_and_a_sentence() -> None:
     for key, meaning in params.MEANINGS.items():
         assert meaning.endswith(".")
         assert params.values_of(key)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"js_render": "maybe"}, "must be true or false, got 'maybe'"),
+        ({"js_render": "ture"}, "must be true or false, got 'ture'; did you mean `true`?"),
+        ({"wait": 31_000}, "must be 0 to 30,000, got '31000'"),
+        ({"wait": None}, "must be 0 to 30,000, got 'null'"),
+        ({"mode": "Auto"}, "must be auto, got 'Auto'; did you mean `auto`?"),
+        ({"response_type": "markdwon"}, "got 'markdwon'; did you mean `markdown`?"),
+        ({"wait": "9" * 200}, f"got '{'9' * 80}'"),
+        ({"mode": "auto", "js_render": True}, "must be given without js_render and premium_proxy"),
+        ({"wiat": 5}, "did you mean `wait`?"),
+    ],
+)
+def test_a_refusal_tells_what_was_given_and_what_is_allowed(
+    asked: dict[str, object], told: str
+) -> None:
+    with pytest.raises(BadParam) as bad:
+        params.check_together(params.canonical(asked), "GET")
+    assert params.explained(bad.value).startswith(bad.value.reason)
+    assert params.explained(bad.value).endswith(told)
+
+
+@pytest.mark.parametrize("asked", [{"wait_for": "hunter2\x00"}, {"custom_headers": ["hunter2"]}])
+def test_a_refusal_shows_no_text_that_may_be_a_secret(asked: dict[str, object]) -> None:
+    with pytest.raises(BadParam) as bad:
+        params.canonical(asked)
+    assert "must be" in params.explained(bad.value)
+    assert "hunter2" not in params.explained(bad.value)
