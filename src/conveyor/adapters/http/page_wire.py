@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import lru_cache
+from html import unescape
 
 import msgspec
 
@@ -20,6 +21,12 @@ from conveyor.domain.problem import encoded, problem
 from conveyor.ports.gateway import GatewayRefusal, PageRequest
 
 EXCERPT = 200  # characters of a body that a refusal quotes
+LONGEST_BEGINNING = 2_048  # characters of a body among which these are sought
+TITLE = re.compile(r"<title[^>]*>([^<]*)", re.IGNORECASE)
+TAG = re.compile(r"<[^<>]*>|[<>]")
+UNSEEN = re.compile(
+    r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE
+)
 REQUEST_ID = re.compile(r"[!-~]{1,128}")  # printable, without spaces
 REDACTED = "***"
 SHORTEST_SECRET = 6  # a shorter key is a test key, and occurs in ordinary words
@@ -123,10 +130,11 @@ def without_problem(
     rule: RefusalRule | None = None,
 ) -> GatewayRefusal:
     """The refusal for an error without a problem document: ours has an excerpt of the body."""
-    text = " ".join(body.decode(errors="replace").split())
-    # Redact first: an excerpt could end inside the key.
-    excerpt = redacted(text, key)[:EXCERPT]
-    ending = f"no problem document: {excerpt}" if excerpt else "an empty body"
+    # Redact before each cut, which could be inside the key; and what was escaped.
+    text = redacted(body.decode(errors="replace"), key)
+    excerpt = redacted(_words(text), key)[:EXCERPT]
+    described = f"no problem document: {excerpt}" if excerpt else "no problem document"
+    ending = described if body.strip() else "an empty body"
     return synthesised(
         f"http_{status}",
         status,
@@ -134,6 +142,15 @@ def without_problem(
         gateway_request_id=gateway_request_id,
         rule=rule,
     )
+
+
+def _words(text: str) -> str:
+    """The title of a page, or what it says; of any other text the words."""
+    beginning = text[:LONGEST_BEGINNING]
+    title = TITLE.search(beginning)
+    shown = (title and title[1].strip()) or UNSEEN.sub(" ", beginning)
+    # Twice, because escaped markup is markup when it is shown elsewhere.
+    return " ".join(TAG.sub(" ", unescape(TAG.sub(" ", shown))).split())
 
 
 def request_id(text: str | None, key: str) -> str | None:

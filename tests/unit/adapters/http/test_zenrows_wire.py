@@ -1,5 +1,6 @@
 """The pure half of the ZenRows adapter, by table."""
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -116,7 +117,7 @@ def test_an_address_holds_its_parts_quoted_and_marks_that_headers_follow() -> No
 )
 def test_the_key_is_hidden_in_each_of_its_spellings(told: str) -> None:
     refusal = page_wire.without_problem(f"<b>{told}</b>".encode(), 500, "a/b c&d")
-    assert "<b>***</b>" in refusal.problem
+    assert 'document: ***"' in refusal.problem
 
 
 def test_the_key_is_hidden_before_the_text_is_cut() -> None:
@@ -142,3 +143,39 @@ def test_what_is_no_problem_of_the_gateway_is_none(body: bytes) -> None:
 def test_a_problem_without_a_code_goes_by_its_status() -> None:
     kind = "https://docs.zenrows.com/api-error-codes"
     assert zenrows_wire.refusal({"type": kind}, 418, "k").code == "http_418"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (
+            b"<!DOCTYPE html><html><head><title>502 Bad\n Gateway</title></head><p>nginx</p>",
+            "The gateway answered 502 with no problem document: 502 Bad Gateway",
+        ),
+        (
+            b"<html><style>p {}</style><script>let a = 1</script><!-- x --><h1>Too <b>busy</b></h1>",
+            "The gateway answered 502 with no problem document: Too busy",
+        ),
+        (
+            b"<title></title><p>&lt;b&gt;sorry",
+            "The gateway answered 502 with no problem document: sorry",
+        ),
+        (b"<html><script>let a = '", "The gateway answered 502 with no problem document"),
+        (
+            b"upstream connect error",
+            "The gateway answered 502 with no problem document: upstream connect error",
+        ),
+        (b" ", "The gateway answered 502 with an empty body"),
+    ],
+)
+def test_the_detail_of_an_error_page_is_a_sentence_without_markup(body: bytes, told: str) -> None:
+    refusal = page_wire.without_problem(body, 502, "abcdefgh")
+    assert json.loads(refusal.problem)["detail"] == told
+
+
+def test_the_words_of_an_error_page_are_bounded_and_without_the_key() -> None:
+    page = f"<title>abc&#100;efgh {'<' * 9}{'word ' * 500}</title>".encode()
+    detail = json.loads(page_wire.without_problem(page, 502, "abcdefgh").problem)["detail"]
+    assert "abcdefgh" not in detail
+    assert "<" not in detail
+    assert len(detail) < 300
