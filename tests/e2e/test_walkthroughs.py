@@ -40,6 +40,8 @@ def test_the_readme_leads_to_a_hundred_saved_pages(running: Program, tmp_path: P
     assert len(list((tmp_path / "pages").glob("*.html"))) == 98
     assert "completed 1 of 2" in told.stdout
     assert '"retried_tasks":1' in told.stdout
+    *_, last = re.findall(r'"url":"https://premium.example/3","status":"(\w+)"', told.stdout)
+    assert last == "successful"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

@@ -11,6 +11,7 @@ flaky, whatever its path. The target's query holds options. Any other host retur
     flaky       422 RESP001 for the first `fails=` (1) calls of that very URL, then ok;
                 502 RESP003 with `status=502`
     busy        429 AUTH006 for the first `fails=` (1) calls, with `Retry-After: after=` (1)
+    premium     422 RESP001 until the request has `premium_proxy=true`, then ok
     permanent   404 RESP002                    nohost      404 RESP007
     blocked     403 REQS001                    captcha     424 RESP006
     unparsed    502 RESP003                    timedout    504 CTX0002

@@ -140,6 +140,11 @@ def flaky(call: ScrapeCall) -> MockResponse:
     return refusal(call, fault)
 
 
+def premium(call: ScrapeCall) -> MockResponse:
+    """A site that blocks requests from data centres."""
+    return ok(call) if call.params.get("premium_proxy") == "true" else refusal(call, NO_CONTENT)
+
+
 def busy(call: ScrapeCall) -> MockResponse:
     if call.time > _number(call, "fails", 1):
         return ok(call)
@@ -216,6 +221,7 @@ BEHAVIOURS: dict[str, Callable[[ScrapeCall], MockResponse]] = {
     "gzip": zipped,
     "bomb": bomb,
     "flaky": flaky,
+    "premium": premium,
     "busy": busy,
     "status": status,
     "leaky": leaky,

@@ -145,6 +145,16 @@ async def test_a_flaky_page_comes_after_its_failures(client: ClientSession) -> N
     assert await statuses(client, "https://flaky.example/?status=502", 2) == [502, 200]
 
 
+async def test_a_premium_page_comes_by_a_premium_proxy_alone(client: ClientSession) -> None:
+    asked: tuple[dict[str, str], ...]
+    asked = ({}, {"js_render": "true"}, {"premium_proxy": "false"}, {"premium_proxy": "true"})
+    told = []
+    for params in asked:
+        async with ask(client, "https://premium.example/a", params) as answer:
+            told.append((answer.status, b'"RESP001"' in await answer.read()))
+    assert told == [(422, True), (422, True), (422, True), (200, False)]
+
+
 async def test_a_busy_gateway_says_when_to_come_back(client: ClientSession) -> None:
     async with ask(client, "https://busy.example/?after=7") as answer:
         assert answer.status == 429
