@@ -220,11 +220,46 @@ def test_the_last_batch_closes_and_only_the_last(run: Run, api: httpx.Client) ->
     run("stop", job_id)
 
 
+def test_every_bad_line_is_named_with_a_way_to_submit_the_others(run: Run, tmp_path: Path) -> None:
+    skip = "repeat the command with --on-invalid skip"
+    (tmp_path / "bad.ndjson").write_text(f'{{"url": "{OK}"}}\nnot json\n\n{{bad\n{{}}\n')
+    told = run("submit", "bad.ndjson", code=2).stderr.splitlines()
+    assert told[0] == "conveyor: bad.ndjson: 3 bad lines"
+    assert [line.partition(":")[0] for line in told[1:4]] == [
+        f"  bad.ndjson, line {number}" for number in (2, 4, 5)
+    ]
+    assert skip in told[4]
+    job_id = run("submit", "bad.ndjson", "--on-invalid", "skip").stdout.strip()
+    state = run("status", job_id, "--follow").stdout
+    assert ("total\t1" in state, "ingest_errors\t3" in state) == (True, True)
+    # An open job cannot be uploaded, so its bad lines cannot be skipped.
+    assert skip not in run("submit", "bad.ndjson", "--open", code=2).stderr
+    assert skip not in run("submit", "-", "--open", given="nope\n", code=1).stderr
+    (tmp_path / "bad.csv").write_text("link\nhttps://a.example/\n")
+    assert "--url-column" in run("submit", "bad.csv", code=2).stderr
+
+
+def test_a_refused_task_is_named_by_its_line_and_a_mistyped_name_has_a_hint(run: Run) -> None:
+    given = (
+        f'{{"url": "{OK}"}}\n\n{{"url": "{OK}", "scraper_params": {{}}}}\n'
+        f'{{"url": "{OK}", "zenrows_params": {{"js_rendr": true}}}}\n'
+    )
+    told = run("submit", "-", given=given, code=1).stderr
+    assert "the first is on line 3: unknown_field (did you mean `zenrows_params`?)" in told
+    assert "line 3: unknown_field scraper_params; did you mean zenrows_params?" in told
+    assert "line 4: unknown_param js_rendr; did you mean js_render?" in told
+    assert "tasks[" not in told
+
+
 def test_a_batch_that_is_refused_says_from_where_to_go_on(run: Run) -> None:
     job_id = run("submit", "-", "--open").stdout.strip()
     given = "".join(f"{SLOW}{number}\n" for number in range(10_000)) + "nonsense\n"
     told = run("add", job_id, "-", given=given, code=1)
     assert "line 10001: malformed_url" in told.stderr
+    assert "the 10,000 tasks before line 10001 are accepted" in told.stderr
+    given = "".join(f'{{"url": "{SLOW}{number}"}}\n' for number in range(20_000)) + "{bad\n"
+    told = run("add", job_id, "-", given=given, code=1)
+    assert "line 20001: must be a task" in told.stderr
     assert "the 10,000 tasks before line 10001 are accepted" in told.stderr
     run("stop", job_id)
 

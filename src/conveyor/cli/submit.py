@@ -3,7 +3,6 @@
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal, cast
@@ -17,18 +16,28 @@ from conveyor.cli.hints import Advised, explained
 from conveyor.cli.output import plain
 from conveyor.cli.pairs import Labels, ScraperParams, labels, parameters
 from conveyor.cli.schedules import At, Cron, Every, Timezone, schedule_of
-from conveyor.cli.task_files import MOST_TASKS, ListedTask, ListFile, list_name, open_list
+from conveyor.cli.task_files import (
+    MOST_NAMED,
+    MOST_TASKS,
+    SEE_COLUMNS,
+    SKIP,
+    ListedTask,
+    ListFile,
+    UnusableList,
+    list_name,
+    open_list,
+)
 from conveyor.client import Added, ApiError, Conveyor, Patience, Run, SubmittedJob, UnreachableError
 from conveyor.client.models import FileFormat
 from conveyor.client.transport import decoded
 from conveyor.errors import ConveyorError, IdempotencyKeyConflict, RefusedToStart
 
 MOST_ADDED = 10_000
-MOST_NAMED = 1_000
 TIMES_SENT = 2
 LONGEST_NAME = 100
 STANDARD_INPUT = "-"
 SHARE = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,3})?)(?P<percent>%)?", re.ASCII)
+TASK_INDEX = re.compile(r"\btasks\[(?P<index>[0-9]{1,9})\]", re.ASCII)
 TAB = {"tab", "\\t"}
 
 File = Annotated[
@@ -213,7 +222,7 @@ def _submitted(
     with output.interruptible("Nothing was submitted."):
         source = ListFile(file)
         by_call = not (source.is_compressed or form.is_given or "on_invalid" in given)
-        listed = _all_for_a_call(source) if by_call else None
+        listed = _all_for_a_call(source, may_skip=not _is_open(given)) if by_call else None
         if listed is not None:
             given["tasks"] = _tasks(listed, file, may_be_empty=_is_open(given))
         elif _is_open(given):
@@ -226,9 +235,9 @@ def _submitted(
     except ApiError as error:
         if listed is None and error.code == IdempotencyKeyConflict.code:
             raise Advised(error, _NEW_LIST) from None
-        refused = _naming_lines(error, file, listed or [], accepted=0)
+        refused = _naming_lines(error, file, listed or [])
         raise PartlyRefused(
-            f"{refused}\n{_SKIP}" if error.invalid_tasks else str(refused)
+            f"{refused}\n{SKIP}" if error.invalid_tasks and not _is_open(given) else str(refused)
         ) from None
 
 
@@ -239,19 +248,21 @@ _NOT_OPEN = (
     "add the rest with `conveyor add`"
 )
 _SCHEME = "correct these lines and repeat the command; every URL begins with https:// or http://"
-_SKIP = "  to submit the others, repeat the command with --on-invalid skip"
 _NEW_LIST = (
     "each upload counts as a new list, even of the same file: `conveyor jobs` shows whether the job "
     "of this key exists; to submit another one, use another --idempotency-key"
 )
 
 
-def _all_for_a_call(source: ListFile) -> list[ListedTask] | None:
+def _all_for_a_call(source: ListFile, *, may_skip: bool) -> list[ListedTask] | None:
     """The tasks of a list; None when there are more than a call takes."""
     if not source.fits_a_call():
         return None
-    with open_list(source.file, source.held()) as tasks:
-        listed = list(islice(tasks, MOST_TASKS + 1))
+    try:
+        with open_list(source.file, source.held()) as tasks:
+            listed = list(islice(tasks, MOST_TASKS + 1))
+    except UnusableList as error:  # an open job cannot be uploaded
+        raise RefusedToStart(f"{error}\n{error.advice}" if may_skip else str(error)) from None
     return listed if len(listed) <= MOST_TASKS else None
 
 
@@ -370,7 +381,7 @@ def _csv_options(source: ListFile, form: ListOptions) -> FileFormat:
         if names is not None and name is not None and name not in names:
             raise RefusedToStart(
                 f"{source.name}: no column is named `{name}`, only {plain(', '.join(names))}\n"
-                "  see --url-column, --id-column, --delimiter and --no-header"
+                f"{SEE_COLUMNS}"
             )
     return FileFormat(type="csv", delimiter=delimiter, url_column=url_column, id_column=id_column)
 
@@ -396,25 +407,38 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Add tasks to an open job."""
-    accepted = 0
-    with service.client() as client, open_list(file) as source:
-        for batch, is_last in _batches(source):
-            body: dict[str, object] = {"tasks": [one.task for one in batch]}
-            if last_batch and is_last:
-                body["last_batch"] = True
-            try:
-                raw = client.request(
-                    *("POST", "jobs", job, "tasks"), body=body, idempotency_key=str(uuid.uuid4())
-                )
-            except ApiError as error:
-                raise _naming_lines(error, file, batch, accepted=accepted) from None
-            accepted += decoded(raw, Added).accepted_tasks
-            if as_json:
-                output.json_line(raw)
+    accepted, next_line = 0, 1
+    try:
+        with service.client() as client, open_list(file) as source:
+            for batch, is_last in _batches(source):
+                body: dict[str, object] = {"tasks": [one.task for one in batch]}
+                if last_batch and is_last:
+                    body["last_batch"] = True
+                raw = _added(client, job, body, file, batch)
+                accepted += decoded(raw, Added).accepted_tasks
+                next_line = batch[-1].line + 1
+                if as_json:
+                    output.json_line(raw)
+    except (PartlyRefused, UnusableList) as error:
+        if not accepted:
+            raise
+        raise PartlyRefused(
+            f"{error}\n  the {accepted:,} tasks before line {next_line} are accepted: continue from there"
+        ) from None
     if not accepted:
         raise RefusedToStart(f"{list_name(file)}: must have at least one URL, got none")
     if not as_json:
         output.facts([("accepted_tasks", accepted)])
+
+
+def _added(
+    client: Conveyor, job: str, body: dict[str, object], file: str, batch: Sequence[ListedTask]
+) -> bytes:
+    path = ("jobs", job, "tasks")
+    try:
+        return client.request("POST", *path, body=body, idempotency_key=str(uuid.uuid4()))
+    except ApiError as error:
+        raise _naming_lines(error, file, batch) from None
 
 
 def _batches(source: Iterable[ListedTask]) -> Iterator[tuple[list[ListedTask], bool]]:
@@ -427,16 +451,25 @@ def _batches(source: Iterable[ListedTask]) -> Iterator[tuple[list[ListedTask], b
         batch = following
 
 
-def _naming_lines(
-    error: ApiError, file: str, listed: Sequence[ListedTask], *, accepted: int
-) -> ConveyorError:
+def _naming_lines(error: ApiError, file: str, listed: Sequence[ListedTask]) -> ConveyorError:
     lacks_scheme = any(_lacks_scheme(fault.reason, fault.value) for fault in error.invalid_tasks)
-    lines = [explained(error, _SCHEME if lacks_scheme else None), *_faults(error, file, listed)]
-    if accepted:
-        lines.append(
-            f"  the {accepted:,} tasks before line {listed[0].line} are accepted: continue from there"
-        )
+    head = explained(error, _SCHEME if lacks_scheme else None)
+    lines = [_with_lines(head, listed), *_faults(error, file, listed)]
     return PartlyRefused("\n".join(lines))
+
+
+def _with_lines(text: str, listed: Sequence[ListedTask]) -> str:
+    """A message of the service with the lines of tasks that it names by their index."""
+
+    def named(found: re.Match[str]) -> str:
+        line = _line_of(int(found["index"]), listed)
+        return found[0] if line is None else f"on line {line}"
+
+    return TASK_INDEX.sub(named, text)
+
+
+def _line_of(index: int, listed: Sequence[ListedTask]) -> int | None:
+    return listed[index].line if 0 <= index < len(listed) else None
 
 
 def _lacks_scheme(reason: str, value: str) -> bool:
@@ -445,12 +478,14 @@ def _lacks_scheme(reason: str, value: str) -> bool:
 
 
 def _faults(error: ApiError, file: str, listed: Sequence[ListedTask]) -> Iterator[str]:
+    from conveyor.domain.submission import meant_name  # noqa: PLC0415 - for refusals only
+
     for fault in error.invalid_tasks[:MOST_NAMED]:
-        line = fault.line
-        if line is None:
-            with suppress(IndexError):
-                line = listed[fault.index].line if fault.index >= 0 else None
+        line = fault.line if fault.line is not None else _line_of(fault.index, listed)
         if line is not None:
-            yield plain(f"  {list_name(file)}, line {line}: {fault.reason} {fault.value}").rstrip()
+            what = plain(f"{fault.reason} {fault.value}").rstrip()
+            like = meant_name(fault.reason, fault.value)
+            hint = f"; did you mean {like}?" if like else ""
+            yield f"  {plain(list_name(file))}, line {line}: {what}{hint}"
     if (more := len(error.invalid_tasks) - MOST_NAMED) > 0:
         yield f"  and {more:,} more"

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, NamedTuple, TextIO
 
 import msgspec
 
+from conveyor.cli.output import plain
 from conveyor.client.uploads import COMPRESSED, KINDS, kind_by_name
 from conveyor.errors import ConveyorError, RefusedToStart
 
@@ -28,6 +29,10 @@ MOST_LINES = MOST_TASKS + 1  # CSV has a header
 # A call of 64 MiB, less the JSON around every task.
 MOST_BYTES = 56 * 1024 * 1024
 MAGIC = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # of gzip and zstd
+MOST_NAMED = 1_000  # bad lines
+NOT_A_TASK = 'must be a task such as {"url": "https://…"}'
+SKIP = "  to submit the others, repeat the command with --on-invalid skip"
+SEE_COLUMNS = "  see --url-column, --id-column, --delimiter and --no-header"
 
 
 class ListedTask(msgspec.Struct, frozen=True):
@@ -35,6 +40,21 @@ class ListedTask(msgspec.Struct, frozen=True):
 
     line: int
     task: dict[str, object]
+
+
+class BadLine(NamedTuple):
+    """A line that is not a task, and why."""
+
+    line: int
+    why: str
+
+
+class UnusableList(RefusedToStart):
+    """The list has bad lines, or no column with URLs; `advice` is for a command that uploads."""
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(what)
+        self.advice = advice
 
 
 def list_name(file: str) -> str:
@@ -162,14 +182,14 @@ def _decompressed(beginning: bytes) -> bytes:
 
 @contextmanager
 def open_list(file: str, held: bytes | None = None) -> Iterator[Iterator[ListedTask]]:
-    """The tasks of a file one by one; a bad line ends the command, which names it.
+    """The tasks of a file one by one, up to a bad line, which ends the command.
 
-    `held` is the whole list, where it was read before.
+    All bad lines are named then: the rest of the file is read for them. `held` is the whole list, where it was read before.
     """
     name = list_name(file)
     try:
         with _opened(file, held) as source:
-            yield _tasks(source, name, Path(file).suffix.lower())
+            yield _checked(_tasks(source, name, Path(file).suffix.lower()), name)
     except OSError as error:
         raise RefusedToStart(f"{name}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -184,20 +204,37 @@ def _opened(file: str, held: bytes | None) -> TextIO:
     return Path(file).open(encoding=ENCODING, newline="")
 
 
-def _tasks(source: TextIO, name: str, suffix: str) -> Iterator[ListedTask]:
+def _checked(lines: Iterator[ListedTask | BadLine], name: str) -> Iterator[ListedTask]:
+    for one in lines:
+        if isinstance(one, BadLine):
+            raise _unusable(chain([one], lines), name)
+        yield one
+
+
+def _unusable(rest: Iterator[ListedTask | BadLine], name: str) -> UnusableList:
+    bad = (one for one in rest if isinstance(one, BadLine))
+    named = [plain(f"  {name}, line {one.line}: {one.why}") for one in islice(bad, MOST_NAMED)]
+    count = len(named) + (more := sum(1 for _ in bad))
+    head = f"{name}: {count:,} bad {'line' if count == 1 else 'lines'}"
+    return UnusableList(
+        "\n".join([head, *named, *([f"  and {more:,} more"] if more else [])]), SKIP
+    )
+
+
+def _tasks(source: TextIO, name: str, suffix: str) -> Iterator[ListedTask | BadLine]:
     if suffix == ".csv":
         return _of_csv(source, name)
     if KINDS.get(suffix) == "ndjson":
-        return _of_ndjson(source, name)
-    return _of_lines(source, name)
+        return _of_ndjson(source)
+    return _of_lines(source)
 
 
-def _of_lines(source: TextIO, name: str) -> Iterator[ListedTask]:
+def _of_lines(source: TextIO) -> Iterator[ListedTask | BadLine]:
     """Lines of URLs, or NDJSON if the first line is an object: a pipe has no name to tell by."""
     first = list(islice(source, 1))
     lines = chain(first, source)
     if first and first[0].lstrip().startswith("{"):
-        return _of_ndjson(lines, name)
+        return _of_ndjson(lines)
     return (
         ListedTask(number, {"url": url})
         for number, line in enumerate(lines, 1)
@@ -205,28 +242,24 @@ def _of_lines(source: TextIO, name: str) -> Iterator[ListedTask]:
     )
 
 
-def _of_ndjson(lines: Iterable[str], name: str) -> Iterator[ListedTask]:
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield ListedTask(number, _task(line, f"{name}, line {number}"))
+def _of_ndjson(lines: Iterable[str]) -> Iterator[ListedTask | BadLine]:
+    return (_task(line, number) for number, line in enumerate(lines, 1) if line.strip())
 
 
-def _task(line: str, where: str) -> dict[str, object]:
+def _task(line: str, number: int) -> ListedTask | BadLine:
     try:
         task: dict[str, object] = msgspec.json.decode(line, type=dict[str, object])
     except msgspec.MsgspecError:
-        raise RefusedToStart(f'{where}: must be a task such as {{"url": "https://…"}}') from None
-    if "url" not in task:
-        raise RefusedToStart(f"{where}: the task must have a `url`")
-    return task
+        return BadLine(number, NOT_A_TASK)
+    return ListedTask(number, task) if "url" in task else BadLine(number, "must have a `url`")
 
 
-def _of_csv(source: TextIO, name: str) -> Iterator[ListedTask]:
+def _of_csv(source: TextIO, name: str) -> Iterator[ListedTask | BadLine]:
     rows = csv.DictReader(source)
     try:
         _check_columns(rows.fieldnames, name)
         for row in rows:
-            yield _listed(row, rows.line_num, name)
+            yield _listed(row, rows.line_num)
     except csv.Error as error:
         raise RefusedToStart(f"{name}, line {rows.line_num}: {error}") from None
 
@@ -235,12 +268,13 @@ def _check_columns(columns: Iterable[str] | None, name: str) -> None:
     if columns is None:
         raise RefusedToStart(f"{name}: is empty; its first line must name the columns")
     if "url" not in columns:
-        raise RefusedToStart(f"{name}: no column is named `url`, only {', '.join(columns)}")
+        what = f"{name}: no column is named `url`, only {plain(', '.join(columns))}"
+        raise UnusableList(what, SEE_COLUMNS)
 
 
-def _listed(row: dict[str, str], line: int, name: str) -> ListedTask:
+def _listed(row: dict[str, str], line: int) -> ListedTask | BadLine:
     url, external_id = (row.get("url") or "").strip(), (row.get("external_id") or "").strip()
     if not url:
-        raise RefusedToStart(f"{name}, line {line}: the `url` must not be empty")
+        return BadLine(line, "the `url` must not be empty")
     task: dict[str, object] = {"url": url}
     return ListedTask(line, task | {"external_id": external_id} if external_id else task)

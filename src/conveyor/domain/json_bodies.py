@@ -262,8 +262,13 @@ def check_names(field: str, names: Sequence[str], known: Collection[str]) -> Non
 
 def nearest(name: str, known: Collection[str]) -> str:
     """A hint for a name that resembles a known one; else empty."""
-    like = get_close_matches(name[:LONGEST_SHOWN], known, n=1)
-    return f"; did you mean `{like[0]}`?" if like else ""
+    like = similar(name, known)
+    return f"; did you mean `{like}`?" if like else ""
+
+
+def similar(name: str, known: Collection[str]) -> str | None:
+    """The known name that a name resembles most."""
+    return next(iter(get_close_matches(name[:LONGEST_SHOWN], known, n=1)), None)
 
 
 def brief(text: str, most: int = 300) -> str:

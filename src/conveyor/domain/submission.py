@@ -1,7 +1,7 @@
 """Submissions: the fields of submit bodies and of tasks, their limits, and how they are checked."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from conveyor.domain.json_bodies import (
     brief,
     field_error,
     is_deeper,
+    similar,
 )
 from conveyor.domain.params import BadParam, Params
 from conveyor.domain.schedule import Schedule, parse_schedule
@@ -255,11 +256,23 @@ def accept_task(task: TaskInput, job: Params, limits: Limits) -> TaskSpec:
 def invalid_tasks(bad: Sequence[RejectedTask]) -> InvalidArgument:
     first = bad[0]
     form = " (a task is an object with a `url`)" if first.reason == Reason.MALFORMED_TASK else ""
+    if like := meant_name(first.reason, first.value):
+        form = f" (did you mean `{like}`?)"
     return InvalidArgument(
         f"{len(bad)} of the tasks cannot be accepted; "
         f"the first is tasks[{first.index}]: {first.reason}{form}. Nothing was created.",
         extras={"invalid_tasks": list(bad)},
     )
+
+
+def meant_name(reason: str, value: str | None) -> str | None:
+    """The field or parameter of a task that resembles an unknown one."""
+    known: Collection[str] = ()
+    if reason == Reason.UNKNOWN_FIELD:
+        known = TaskInput.__struct_encode_fields__
+    if reason == Reason.UNKNOWN_PARAM:
+        known = params_rules.KNOWN
+    return similar(value or "", known)
 
 
 class Unfit(Exception):

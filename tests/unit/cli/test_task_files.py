@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.cli import submit
-from conveyor.cli.task_files import MOST_BYTES, MOST_TASKS, ListedTask, open_list
+from conveyor.cli import submit, task_files
+from conveyor.cli.task_files import MOST_BYTES, MOST_TASKS, ListedTask, UnusableList, open_list
 from conveyor.domain.submission import TASKS_PER_ADD, Limits
 from conveyor.errors import RefusedToStart
 
@@ -96,6 +96,18 @@ def test_what_is_no_list_is_refused_with_its_place(
         list(source)
     for word in words:
         assert word in str(refusal.value)
+
+
+def test_all_bad_lines_are_named_up_to_a_limit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_files, "MOST_NAMED", 2)
+    for count, end in (2, "line 2: must have a `url`"), (4, "and 2 more"):
+        with pytest.raises(UnusableList) as refusal:
+            _tasks(folder / "a.ndjson", "{}\n" * count + '{"url": "https://a.example"}\n')
+        assert f"{count} bad lines" in str(refusal.value)
+        assert str(refusal.value).endswith(end)
+        assert "--on-invalid skip" in refusal.value.advice
 
 
 def _tasks(file: Path, text: str) -> list[ListedTask]:
