@@ -430,9 +430,17 @@ def masked(name: str, value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, timedelta):
-        return f"{value.total_seconds():g}s"
+        return _brief(value.total_seconds())
     text = "-" if value is None or value == "" else str(value)
     return without_secrets(text)
+
+
+def _brief(seconds: float) -> str:
+    """A duration in the largest unit that divides it, as settings take it."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds and not seconds % length:
+            return f"{seconds / length:g}{unit}"
+    return f"{seconds:g}s"
 
 
 def without_secrets(text: str) -> str:

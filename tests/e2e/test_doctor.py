@@ -112,6 +112,7 @@ def test_a_folder_in_order_is_well_and_stays_as_it_is(folder: Folder) -> None:
         "wrong": 0,
         "repairs": 0,
         "notes": 0,
+        "gateway_responds": None,
     }
     assert told[0]["running"] is False
     assert _state(folder) == before
@@ -286,6 +287,12 @@ def test_the_text_names_job_run_task_and_what_to_do(folder: Folder) -> None:
     delete_body(folder)
 
     told = _conveyor("doctor", "--data", str(folder.path), code=1).stdout
+    *_, result = told.splitlines()
+    assert result == (
+        "result\t2 things are wrong, listed above with what to do; the gateway was not tried."
+    )
+    said = _conveyor("doctor", "--data", str(folder.path), "--json", code=1).stderr
+    assert said.strip() == result.partition("\t")[2]
 
     lines = [line.split("\t") for line in told.splitlines() if line.startswith("wrong\tbody")]
     assert {tuple(line[:5]) for line in lines} == {
@@ -318,10 +325,13 @@ def test_a_running_service_is_asked_and_tells_the_same(folder: Folder) -> None:
         told = doctor(folder, code=1)
         assert told[0]["running"] is True
         assert findings(told) == at_rest
+        assert told[-1]["gateway_responds"] is True
         gateway.process.kill()
         gateway.process.wait()
         [note] = [one for one in findings(doctor(folder, code=1)) if one not in at_rest]
-        assert (note["severity"], note["code"]) == ("note", "gateway_silent")
+        assert (note["severity"], note["code"]) == ("wrong", "gateway_silent")
+        said = _conveyor("doctor", "--data", str(folder.path), "--job", "@last", code=1)
+        assert "The gateway does not respond" in said.stdout.splitlines()[-1]
         for secret in (SECRET, "hush", json.loads(notice.read_text())["token"]):
             assert secret not in json.dumps(told)
         assert str(program.process.pid) == (folder.path / "conveyor.lock").read_text().strip()

@@ -13,7 +13,7 @@ from conveyor import settings_loader
 from conveyor.app.engines import GATEWAYS
 from conveyor.domain.params import HONOURED, HONOURED_BY_DIRECT, KNOWN
 from conveyor.errors import RefusedToStart
-from conveyor.settings import DIRECT, Settings, shown, without_secrets
+from conveyor.settings import DIRECT, Settings, masked, shown, without_secrets
 from conveyor.settings_loader import MAY_BE_ZERO, load_settings
 
 
@@ -82,6 +82,14 @@ def test_an_unknown_setting_unlike_any_other_gets_no_hint(tmp_path: Path) -> Non
 def test_a_duration_is_a_number_with_a_unit(text: str, seconds: float) -> None:
     settings = load_settings({}, environ={"CONVEYOR_GRACE": text})
     assert settings.grace == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(2_592_000, "30d"), (5_400, "90m"), (7_200, "2h"), (20, "20s"), (0.25, "0.25s"), (0, "0s")],
+)
+def test_a_duration_is_shown_as_a_setting_takes_it(seconds: float, text: str) -> None:
+    assert masked("body_life", timedelta(seconds=seconds)) == text
 
 
 def test_a_duration_in_a_file_may_be_a_plain_number_of_seconds(tmp_path: Path) -> None:

@@ -391,6 +391,10 @@ def build_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running:
             settings=shown(settings),
         )
 
+    gateway_responds = None
+    if isinstance(stores, Engines) and settings.gateway != DIRECT:  # which only knows single sites
+        gateway_responds = stores.gateway.check_health
+
     return Doctor(
         metadata=stores.metadata,
         tasks=stores.tasks,
@@ -400,5 +404,5 @@ def build_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running:
         audit=audit,
         missed_steps=missed_steps,
         environment=environment,
-        gateway_responds=stores.gateway.check_health if isinstance(stores, Engines) else None,
+        gateway_responds=gateway_responds,
     )

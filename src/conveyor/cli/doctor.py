@@ -1,5 +1,6 @@
 """`conveyor doctor`: findings as they come, a bar while rows are read, a summary."""
 
+import sys
 from contextlib import ExitStack
 
 import msgspec
@@ -22,6 +23,14 @@ from conveyor.domain.audit import (
 from conveyor.domain.ids import JobId, RunId
 
 STYLES = {Severity.WRONG: "bold red", Severity.REPAIR: "yellow", Severity.NOTE: "cyan"}
+
+
+GATEWAY = {True: "yes", False: "no", None: "not tried"}
+SAID_OF_GATEWAY = {
+    True: ".",
+    False: ". The gateway does not respond: no page can be fetched.",
+    None: "; the gateway was not tried.",
+}
 
 
 def print_report(
@@ -64,6 +73,8 @@ class Report(ExitStack):
         self.wrong += isinstance(event, Finding) and event.severity is Severity.WRONG
         if self._as_json:
             output.json_line(msgspec.json.encode(event))
+            if isinstance(event, AuditSummary):
+                print(in_a_sentence(event), file=sys.stderr)
             return
         self._bar.stop()  # it would run into the text
         _print(event)
@@ -119,14 +130,24 @@ def _place(found: Finding) -> str:
 
 
 def _print_summary(checked: AuditSummary) -> None:
-    output.facts(list(msgspec.structs.asdict(checked).items()))
-    output.note(in_a_sentence(checked))
+    counts = msgspec.structs.asdict(checked)
+    counts["gateway_responds"] = GATEWAY[checked.gateway_responds]
+    sentence = in_a_sentence(checked)
+    if output.on_terminal():
+        output.facts(list(counts.items()))
+        print(sentence)
+    else:
+        output.facts([*counts.items(), ("result", sentence)])
 
 
 def in_a_sentence(checked: AuditSummary) -> str:
     """What the findings mean as a whole."""
     if checked.wrong:
-        return f"{checked.wrong:,} things are wrong: each is listed above with what to do."
-    if checked.repairs:
-        return f"Nothing is wrong: the sweeper will repair {checked.repairs:,} things by itself."
-    return "All is well." if not checked.notes else "All is well, apart from the notes above."
+        things = "thing is" if checked.wrong == 1 else "things are"
+        said = f"{checked.wrong:,} {things} wrong, listed above with what to do"
+    elif checked.repairs:
+        things = "thing" if checked.repairs == 1 else "things"
+        said = f"Nothing is wrong: the sweeper will repair {checked.repairs:,} {things} by itself"
+    else:
+        said = "All is well, apart from the notes above" if checked.notes else "All is well"
+    return said + SAID_OF_GATEWAY[checked.gateway_responds]

@@ -47,8 +47,13 @@ with_admin = with_options(admin_of, config=Config, data=Data)
 def doctor(
     admin: "Admin",
     *,
-    job: Annotated[str | None, typer.Option(help="Only this job.")] = None,
-    run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(help="Only this job: its id, the beginning of it, or @last for the newest."),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Only this run: its id, the beginning of it, or @last.")
+    ] = None,
     no_bodies: Annotated[
         bool, typer.Option("--no-bodies", help="Do not read the results, which takes longest.")
     ] = False,

@@ -92,6 +92,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True, tag="summary", tag
     wrong: int = 0
     repairs: int = 0
     notes: int = 0
+    gateway_responds: bool | None = None  # None: not tried
 
 
 DoctorEvent = Finding | AuditProgress | Environment | AuditSummary

@@ -16,8 +16,17 @@ ApiKeyId = NewType("ApiKeyId", str)
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+# What commands take for an id: the newest, or the beginning of a ULID, long enough not to be a word
+# by accident.
+LAST = "@last"
+ID_PREFIX = re.compile(r"[0-9A-HJKMNP-TV-Z]{6,25}", re.ASCII | re.IGNORECASE)
 TASK_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{24}")
 MOST_TASKS = 2**32  # the index takes eight hex digits of a task id
+
+
+def stands_for_id(text: str) -> bool:
+    """Whether a text is `@last` or the beginning of an id."""
+    return text == LAST or ID_PREFIX.fullmatch(text) is not None
 
 
 def ulid(milliseconds: int, randomness: int) -> str:

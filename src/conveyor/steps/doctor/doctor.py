@@ -7,6 +7,9 @@ runs, and the audit of each run. It only reads, so it may run at any time.
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+from msgspec import structs
 
 from conveyor.domain import file_input as file_input_rules
 from conveyor.domain.audit import (
@@ -22,7 +25,7 @@ from conveyor.domain.audit import (
 from conveyor.domain.batch import Batch
 from conveyor.domain.export import Export, ExportStatus, export_blob
 from conveyor.domain.file_input import FileInput
-from conveyor.domain.ids import JobId, RunId
+from conveyor.domain.ids import LAST, JobId, RunId, stands_for_id
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
 from conveyor.ports.blobs import Blobs
@@ -38,6 +41,9 @@ TRIES = 5
 LEAST_ROOM = 64 * 1024 * 1024  # bytes: about what one page and its rows may take
 RESTORE = "Conveyor never does this by itself: restore the data folder from a backup"
 
+GATEWAY_SILENT = "gateway_silent"
+
+AnyId = TypeVar("AnyId", bound=str)
 Findings = AsyncIterator[Finding]
 
 
@@ -51,7 +57,7 @@ class Doctor:
     audit: Audit
     missed_steps: Callable[[], AsyncIterator[tuple[MissedStep, str]]]  # and when each is repaired
     environment: Callable[[], Awaitable[Environment]]
-    gateway_responds: Callable[[], Awaitable[bool]] | None  # None without a service
+    gateway_responds: Callable[[], Awaitable[bool]] | None  # None without a service or a gateway
 
     async def examine(self, scope: DoctorScope) -> AsyncIterator[DoctorEvent]:
         """Yield findings and progress as they come, and a summary at the end."""
@@ -59,7 +65,7 @@ class Doctor:
         async for event in self._events(scope):
             tally.add(event)
             yield event
-        yield tally.summary()
+        yield tally.summary(tried=self.gateway_responds is not None)
 
     async def _events(self, scope: DoctorScope) -> AsyncIterator[DoctorEvent]:
         environment = await self.environment()
@@ -71,12 +77,16 @@ class Doctor:
                 advice="free disk space: without it no page can be stored",
             )
         if self.gateway_responds and not await self.gateway_responds():
-            yield Finding(
-                severity=Severity.NOTE,
-                code="gateway_silent",
-                what="the gateway does not respond: no page can be fetched",
+            yield _wrong(
+                GATEWAY_SILENT,
+                "the gateway does not respond: no page can be fetched",
                 advice="check the setting `gateway` and the network of this machine",
             )
+        try:
+            scope = await self._with_full_ids(scope)
+        except _Ambiguous as error:
+            yield _wrong("unknown", str(error), advice="give more of the id")
+            return
         async for finding in self._general(scope):
             yield finding
         known = False
@@ -92,6 +102,19 @@ class Doctor:
                 scope.run_id,
                 advice="look for it without --job and --run, or in another folder with --data",
             )
+
+    async def _with_full_ids(self, scope: DoctorScope) -> DoctorScope:
+        """Replace `@last` and beginnings of ids by the ids that they stand for."""
+        job_id, run_id = scope.job_id, scope.run_id
+        if job_id and stands_for_id(job_id):
+            jobs = every(self.metadata, Job)
+            ids = (job.id async for job in jobs if job.status is not JobStatus.DELETED)
+            job_id = await _full_id(job_id, ids)
+        if run_id and stands_for_id(run_id):
+            runs = every(self.metadata, Run)
+            run_ids = (run.id async for run in runs if run.status is not RunStatus.DELETED)
+            run_id = await _full_id(run_id, run_ids)
+        return structs.replace(scope, job_id=job_id, run_id=run_id)
 
     async def _general(self, scope: DoctorScope) -> Findings:
         async for missed, when in self.missed_steps():
@@ -201,6 +224,22 @@ class Doctor:
         return runs, []
 
 
+class _Ambiguous(Exception):
+    """Several ids begin so."""
+
+
+async def _full_id(text: AnyId, ids: AsyncIterator[AnyId]) -> AnyId:
+    """The id that `@last` or the beginning of an id stands for; the text itself if there is none."""
+    begins = "" if text == LAST else text.upper()
+    newest: list[AnyId] = []
+    async for one in ids:
+        if one.startswith(begins):
+            newest = sorted([*newest, one])[-2:]
+    if len(newest) > 1 and begins:
+        raise _Ambiguous(f"several ids begin with {text}, such as {newest[0]} and {newest[1]}")
+    return newest[-1] if newest else text
+
+
 def _job_faults(job: Job, runs: Sequence[Run]) -> Iterator[Finding]:
     live = [run.id for run in runs if run.is_live]
     if len(live) > 1:
@@ -267,16 +306,18 @@ class _Tally:
         self._runs = self._rows = self._bodies = 0
         self._last: AuditProgress | None = None
         self._found: Counter[Severity] = Counter()
+        self._gateway_responds = True
 
     def add(self, event: DoctorEvent) -> None:
         if isinstance(event, Finding):
             self._found[event.severity] += 1
+            self._gateway_responds &= event.code != GATEWAY_SILENT
         if isinstance(event, AuditProgress):
             if self._last and self._last.run_id != event.run_id:
                 self._count(self._last)
             self._last = event
 
-    def summary(self) -> AuditSummary:
+    def summary(self, *, tried: bool) -> AuditSummary:
         if self._last:
             self._count(self._last)
         return AuditSummary(
@@ -287,6 +328,7 @@ class _Tally:
             wrong=self._found[Severity.WRONG],
             repairs=self._found[Severity.REPAIR],
             notes=self._found[Severity.NOTE],
+            gateway_responds=self._gateway_responds if tried else None,
         )
 
     def _count(self, run: AuditProgress) -> None:

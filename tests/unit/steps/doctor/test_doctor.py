@@ -1,6 +1,7 @@
 """The doctor sees each lost step before the sweeper repairs it, and cries wolf at nothing."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -53,7 +54,7 @@ from tests.harness.memory_service import (
 )
 from tests.harness.trace import Crash
 
-NOTHING = AuditSummary()
+NOTHING = AuditSummary(gateway_responds=True)
 A_DAY = timedelta(days=1)
 Setting = Callable[[House], Awaitable[None]]
 
@@ -306,10 +307,33 @@ async def test_a_full_disk_is_wrong() -> None:
     assert [one.code for one in found] == ["no_room"]
 
 
-async def test_a_gateway_that_does_not_respond_is_a_note() -> None:
+async def test_a_gateway_that_does_not_respond_is_wrong() -> None:
     doctor = a_doctor(a_house(), responds=False)
-    found = [one async for one in doctor.examine(DoctorScope()) if isinstance(one, Finding)]
-    assert [(one.severity, one.code) for one in found] == [(Severity.NOTE, "gateway_silent")]
+    _, found, summary = [one async for one in doctor.examine(DoctorScope())]
+    assert isinstance(found, Finding)
+    assert (found.severity, found.code) == (Severity.WRONG, "gateway_silent")
+    assert summary == AuditSummary(wrong=1, gateway_responds=False)
+    untried = replace(doctor, gateway_responds=None)
+    assert [one async for one in untried.examine(DoctorScope())][1:] == [AuditSummary()]
+
+
+async def test_a_job_and_a_run_are_found_by_what_stands_for_them() -> None:
+    house = a_house()
+    await house.submit(1)
+    house.clock.advance(timedelta(seconds=1))
+    newest = await house.submit(1)
+    for scope in (
+        DoctorScope(job_id=JobId("@last")),
+        DoctorScope(job_id=JobId(newest[0][:-1].lower())),
+        DoctorScope(run_id=RunId("@last")),
+        DoctorScope(run_id=RunId(newest[1][:-1])),
+    ):
+        events = [one async for one in a_doctor(house).examine(scope)]
+        audited = {one.run_id for one in events if isinstance(one, AuditProgress)}
+        assert audited == {newest[1]}
+    [found] = await examined(house, DoctorScope(job_id=JobId(newest[0][:6])))
+    assert (found.code, found.severity) == ("unknown", Severity.WRONG)
+    assert newest[0] in found.what
 
 
 async def test_a_body_that_is_gone_is_told_with_its_task() -> None:
@@ -549,7 +573,9 @@ async def test_nothing_is_told_of_a_run_that_is_deleted_meanwhile() -> None:
 async def test_the_summary_counts_what_was_looked_at() -> None:
     house, _, _ = await _drained(3, _one_fails)
     await house.submit(2)
-    assert await checked(house) == AuditSummary(jobs=2, runs=2, rows=5, bodies=2)
+    assert await checked(house) == AuditSummary(
+        jobs=2, runs=2, rows=5, bodies=2, gateway_responds=True
+    )
 
 
 async def test_progress_is_told_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
