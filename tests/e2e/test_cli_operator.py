@@ -74,10 +74,12 @@ def test_an_operator_finds_a_run_pauses_resumes_and_stops_it(run: Run, ann: http
     [caller] = [row for row in cells(run("callers")) if row[0] == "ann"]
     assert int(caller[3]) >= 1
 
-    assert "running (paused)" in run("pause", job).stdout
+    assert "running (paused)" in run("pause", job[:-1].lower()).stdout
     assert ann.get(f"/jobs/{job}").json()["latest_run"]["pause_state"] == "paused"
-    run("resume", job)
+    run("resume", "@last")
+    assert ann.get(f"/jobs/{job}").json()["latest_run"].get("pause_state") != "paused"
     assert json.loads(run("stop", job, "--json").stdout)["status"] == "stopped"
+    assert "there is no live job yet" in run("stop", "@last", code=2).stderr
     assert "conveyor" in run("stop", "01ARZ3NDEKTSV4RRFFQ69G5FAV", code=1).stderr
 
 

@@ -1,5 +1,6 @@
 """`conveyor operator`: the jobs of all callers, over the API, with a key of the scope `operator`."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -10,11 +11,12 @@ import typer
 
 from conveyor import wire
 from conveyor.cli import output
-from conveyor.cli.connect import Endpoint, Json, with_service
+from conveyor.cli.connect import Endpoint, Json, full_id, with_service
 from conveyor.cli.hints import Advised
 from conveyor.cli.jobs import JOB_HEADS, Listed, job_row, list_rows
 from conveyor.client import ApiError, Conveyor, Job
 from conveyor.client.transport import decoded
+from conveyor.domain.ids import stands_for_id
 
 SOMETHING_IS_DOWN = 1
 ADVICE = {
@@ -24,7 +26,13 @@ ADVICE = {
     "be redriven",
 }
 
-AnyJob = Annotated[str, typer.Argument(metavar="JOB", help="The whole id of the job.")]
+AnyJob = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="The job's id, the beginning of it, or @last for the newest job with a live run.",
+    ),
+]
 OfCaller = Annotated[str | None, typer.Option("--caller", help="Only those of this caller.")]
 
 operator = typer.Typer(
@@ -203,8 +211,18 @@ def stop(service: Endpoint, of: AnyJob, *, as_json: Json = False) -> None:
 
 def _change_run(service: Endpoint, job: str, action: str, *, as_json: bool) -> None:
     with _client(service) as client:
-        raw = client.request("POST", "operator", "jobs", job, action)
+        found = _live_job(client, job)
+        raw = client.request("POST", "operator", "jobs", found, action)
     output.print_run(raw, as_json=as_json)
+
+
+def _live_job(client: Conveyor, text: str) -> str:
+    """The job of a live run that `@last` or the beginning of an id stands for."""
+    if not stands_for_id(text):
+        return text
+    rows = list_rows(client, "runs", "operator", "runs", limit=sys.maxsize)["runs"]
+    jobs = {decoded(raw, wire.WireLiveRun).run.job_id for raw in rows}
+    return full_id(text, iter(sorted(jobs, reverse=True)), "live job")
 
 
 def _cost(spend: wire.WireSpend) -> str:

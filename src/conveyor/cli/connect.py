@@ -4,7 +4,7 @@ import inspect
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ from conveyor.cli.output import plain
 from conveyor.client import Conveyor, Patience
 from conveyor.client.models import JobPage
 from conveyor.client.transport import OnOutage, decoded
+from conveyor.domain.ids import LAST, stands_for_id
 from conveyor.errors import ConveyorError, RefusedToStart
 
 P = ParamSpec("P")
@@ -27,9 +28,6 @@ DEFAULT_FILE = "~/.config/conveyor/cli.toml"
 KNOWN = {"url", "key"}
 ADDRESS = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/?#@:\s]+)(:\d{1,5})?(/[^?#\s]*)?", re.ASCII)
 API_KEY = re.compile(r"[\x20-\x7e]{1,512}")
-LAST = "@last"
-# The beginning of a ULID, long enough not to be a word by accident.
-ID_PREFIX = re.compile(r"[0-9A-HJKMNP-TV-Z]{6,25}", re.ASCII | re.IGNORECASE)
 MOST_SEARCHED = 1_000  # jobs, the newest first
 COMPLETED = 50  # jobs that a shell completes
 # Sent to a service of this machine when no key is given: with `auth = dev` it accepts any.
@@ -67,7 +65,10 @@ Key = Annotated[str | None, typer.Option(help="API key; better in CONVEYOR_KEY o
 ConfigFile = Annotated[
     str | None, typer.Option(help="TOML file with `url` and `key` [~/.config/conveyor/cli.toml].")
 ]
-OfRun = Annotated[str | None, typer.Option("--run", help="Of this run [the latest].")]
+OfRun = Annotated[
+    str | None,
+    typer.Option("--run", help="Of this run, by its id or the beginning of it [the latest]."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the API's JSON.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait until the run has ended.")]
 
@@ -131,12 +132,14 @@ def connect(
 
 
 def with_service(command: Callable[Concatenate[Endpoint, P], None]) -> Callable[..., None]:
-    """Give a command the service of its options, and the full id of the job that it names."""
+    """Give a command the service of its options, and the full ids of the job and run it names."""
 
     @wraps(command)
     def call(service: Endpoint, /, *args: P.args, **given: P.kwargs) -> None:
         if "job" in given:
             given["job"] = full_job_id(service, str(given["job"]))
+            if given.get("run"):
+                given["run"] = full_run_id(service, str(given["job"]), str(given["run"]))
         command(service, *args, **given)
 
     return with_options(connect, url=Url, key=Key, config=ConfigFile)(call)
@@ -144,19 +147,32 @@ def with_service(command: Callable[Concatenate[Endpoint, P], None]) -> Callable[
 
 def full_job_id(service: Endpoint, text: str) -> str:
     """The id that `@last` or the beginning of an id stands for; any other text is left as it is."""
-    if text != LAST and not ID_PREFIX.fullmatch(text):
+    if not stands_for_id(text):
         return text
     with service.client() as client:
         known = (job.job_id for job in islice(client.jobs(), MOST_SEARCHED))
-        if text == LAST:
-            newest = next(known, None)
-            if newest is None:
-                raise RefusedToStart(f"{LAST}: there is no job yet")
-            return newest
-        found = list(islice((one for one in known if one.startswith(text.upper())), 2))
+        return full_id(text, known, "job")
+
+
+def full_run_id(service: Endpoint, job: str, text: str) -> str:
+    """The same of the runs of a job."""
+    if not stands_for_id(text):
+        return text
+    with service.client() as client:
+        known = (run.run_id for run in islice(client.runs(job), MOST_SEARCHED))
+        return full_id(text, known, "run")
+
+
+def full_id(text: str, newest_first: Iterator[str], kind: str) -> str:
+    if text == LAST:
+        newest = next(newest_first, None)
+        if newest is None:
+            raise RefusedToStart(f"{LAST}: there is no {kind} yet")
+        return newest
+    found = list(islice((one for one in newest_first if one.startswith(text.upper())), 2))
     if len(found) > 1:
         raise RefusedToStart(
-            f"several jobs begin with {text}, such as {plain(found[0])} and {plain(found[1])}: "
+            f"several {kind}s begin with {text}, such as {plain(found[0])} and {plain(found[1])}: "
             "give more of the id"
         )
     return found[0] if found else text
