@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +79,12 @@ def test_a_scheduled_job_tells_when_it_runs(run: Run, api: httpx.Client) -> None
     assert job_id in run("jobs").stdout
     told = run("status", job_id, "--follow", code=3)
     assert "runs next at 20" in told.stderr
+    for command in ("failures", "results", "errors"):
+        told = run(command, job_id, code=1)
+        assert "has no run: it runs next at 20" in told.stderr
+        assert f"conveyor rerun {job_id}" in told.stderr
+        assert "--url" not in told.stderr
+    assert "No such run" in run("failures", job_id, "--run", job_id, code=1).stderr
     facts = _facts(run("rerun", job_id, "--follow").stdout)
     assert (facts["run_status"], facts["schedule_state"]) == ("completed", "active")
 
@@ -449,6 +456,9 @@ def test_history_tells_every_attempt(run: Run, api: httpx.Client) -> None:
     assert [line[0] for line in lines] == ["1", "2"]
     assert lines[0][3] != "ok"
     assert lines[1][3] == "ok"
+    assert lines[0][4] == "422"  # of the gateway's error
+    assert all(re.fullmatch(r"\d+ ms", line[5]) for line in lines)
+    assert [line[6] for line in lines] == ["$0.0000", "$0.0001"]
     run("history", job_id, "nope", code=1)
 
 

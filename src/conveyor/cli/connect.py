@@ -13,8 +13,8 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 import typer
 
-from conveyor.cli.output import plain
-from conveyor.client import Conveyor, Patience
+from conveyor.cli.output import moment, plain
+from conveyor.client import Conveyor, Job, NotFoundError, Patience
 from conveyor.client.models import JobPage
 from conveyor.client.transport import OnOutage, decoded
 from conveyor.domain.ids import LAST, stands_for_id
@@ -29,6 +29,7 @@ KNOWN = {"url", "key"}
 ADDRESS = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/?#@:\s]+)(:\d{1,5})?(/[^?#\s]*)?", re.ASCII)
 API_KEY = re.compile(r"[\x20-\x7e]{1,512}")
 MOST_SEARCHED = 1_000  # jobs, the newest first
+NO_SUCH_RUN = "No such run"  # as the service says it
 COMPLETED = 50  # jobs that a shell completes
 # Sent to a service of this machine when no key is given: with `auth = dev` it accepts any.
 LOCAL_KEY = "my-key"
@@ -71,6 +72,10 @@ OfRun = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the API's JSON.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait until the run has ended.")]
+
+
+class NoRun(ConveyorError):
+    """The job has no run: its schedule has not started one yet, or all are deleted."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -140,9 +145,29 @@ def with_service(command: Callable[Concatenate[Endpoint, P], None]) -> Callable[
             given["job"] = full_job_id(service, str(given["job"]))
             if given.get("run"):
                 given["run"] = full_run_id(service, str(given["job"]), str(given["run"]))
-        command(service, *args, **given)
+        try:
+            command(service, *args, **given)
+        except NotFoundError as error:
+            if error.problem.detail != NO_SUCH_RUN or "job" not in given or given.get("run"):
+                raise
+            with service.client() as client:
+                job = client.job(str(given["job"]))
+            if job.latest_run is None:
+                raise NoRun(why_no_run(job)) from None
+            raise
 
     return with_options(connect, url=Url, key=Key, config=ConfigFile)(call)
+
+
+def why_no_run(job: Job) -> str:
+    """Why a job has no run, and what to do about it."""
+    why, advice = "all are deleted", ""
+    if job.schedule is not None:
+        why = f"its schedule is {plain(job.schedule_state)}"
+        advice = f"\n  `conveyor rerun {plain(job.job_id)}` runs it now"
+    if job.next_scheduled_run:
+        why = f"it runs next at {moment(job.next_scheduled_run)}"
+    return f"job {plain(job.job_id)} has no run: {why}{advice}"
 
 
 def full_job_id(service: Endpoint, text: str) -> str:

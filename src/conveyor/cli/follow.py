@@ -15,7 +15,7 @@ from rich.text import Text
 
 from conveyor.cli import output
 from conveyor.cli.bars import Bar
-from conveyor.cli.connect import OUTAGE, Endpoint
+from conveyor.cli.connect import OUTAGE, Endpoint, why_no_run
 from conveyor.cli.output import plain
 from conveyor.client import (
     ApiError,
@@ -117,12 +117,7 @@ def follow(service: Endpoint, job_id: str, run_id: str | None, *, quiet: bool) -
 def latest_run_id(client: Conveyor, job_id: str) -> str:
     job = client.job(job_id)
     if job.latest_run is None:
-        why = (
-            f"it runs next at {output.moment(job.next_scheduled_run)}"
-            if job.next_scheduled_run
-            else "all are deleted"
-        )
-        raise Gone(f"job {plain(job_id)} has no run: {why}, so there is nothing to follow")
+        raise Gone(why_no_run(job))
     return job.latest_run.run_id
 
 

@@ -12,7 +12,7 @@ from conveyor.cli.connect import Endpoint, Follow, JobId, Json, OfRun, TaskId, w
 from conveyor.cli.hints import Advised
 from conveyor.cli.output import plain
 from conveyor.client import BadRow, Conveyor, Job, NotFoundError, Run
-from conveyor.client.models import History
+from conveyor.client.models import Attempt, History
 from conveyor.client.transport import decoded
 from conveyor.errors import RefusedToStart
 
@@ -127,14 +127,18 @@ def history(service: Endpoint, job: JobId, task: TaskId, *, as_json: Json = Fals
     if as_json:
         output.json_line(raw)
         return
-    rows = [
-        (
-            *(one.attempt, output.moment(one.started_at), output.moment(one.ended_at)),
-            one.error.code if one.error else "ok",
-        )
-        for one in decoded(raw, History).events
-    ]
-    output.table(("attempt", "started", "ended", "outcome"), rows)
+    heads = ("attempt", "started", "ended", "outcome", "status", "took", "cost")
+    output.table(heads, [_attempt_row(one) for one in decoded(raw, History).events])
+
+
+def _attempt_row(one: Attempt) -> tuple[object, ...]:
+    """An attempt; its HTTP status is that of the target, else that of the gateway's error."""
+    status = one.http_status or (one.error.status if one.error else None)
+    took = "" if one.duration_ms is None else f"{one.duration_ms} ms"
+    return (
+        *(one.attempt, output.moment(one.started_at), output.moment(one.ended_at)),
+        *(one.error.code if one.error else "ok", status or "", took, f"${one.spend.cost:.4f}"),
+    )
 
 
 @with_service

@@ -15,6 +15,8 @@ from conveyor.client.transport import decoded
 from conveyor.errors import RefusedToStart
 
 AGE_FORM = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[smhd])")
+LONGEST_TEXT = 120  # characters of what happened
+CODE_AT_END = re.compile(r" \([A-Z0-9]+\)$")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 Status = Annotated[
@@ -74,7 +76,18 @@ def failures(
 
 def _row(group: FailureGroup) -> tuple[object, ...]:
     host = "(other hosts)" if group.host is None else group.host
-    return (group.count, host, group.reason, group.code, group.title, group.example_url or "")
+    what = in_a_line(group.title, group.detail)
+    return (group.count, host, group.reason, group.code, what, group.example_url or "")
+
+
+def in_a_line(title: str, detail: str) -> str:
+    """The title of an error, and its detail where that says more."""
+    said, known = " ".join(detail.split()), CODE_AT_END.sub("", title).rstrip(".")
+    if not said.rstrip(".") or said.rstrip(".").lower() == known.lower():
+        return title
+    begins = said.lower().startswith(known.lower())
+    text = said if begins or not title else f"{title}: {said}"
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 
 
 @with_service

@@ -1,4 +1,4 @@
-"""The age or time of `conveyor rerun --older-than`."""
+"""The age or time of `conveyor rerun --older-than`, and what is shown of a failure."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -33,3 +33,23 @@ def test_a_time_without_an_offset_is_in_utc(text: str) -> None:
 def test_anything_else_is_refused_with_examples(text: str) -> None:
     with pytest.raises(RefusedToStart, match="an age like 90m, 12h or 7d"):
         reruns.moment_of(text)
+
+
+@pytest.mark.parametrize(
+    ("title", "detail", "shown"),
+    [
+        ("Page not found (RESP002)", "", "Page not found (RESP002)"),
+        ("Page not found (RESP002)", "Page not found.", "Page not found (RESP002)"),
+        (
+            "Page not found (RESP002)",
+            "Page not found. Try  it\nlater.",
+            "Page not found. Try it later.",
+        ),
+        ("Bad gateway", "The target answered 503.", "Bad gateway: The target answered 503."),
+        ("", "a" * 200, "a" * 119 + "…"),
+    ],
+)
+def test_the_detail_of_a_failure_is_shown_where_it_says_more(
+    title: str, detail: str, shown: str
+) -> None:
+    assert reruns.in_a_line(title, detail) == shown
