@@ -17,7 +17,7 @@ from conveyor.cli.output import moment, plain
 from conveyor.client import Conveyor, Job, NotFoundError, Patience
 from conveyor.client.models import JobPage
 from conveyor.client.transport import OnOutage, decoded
-from conveyor.domain.ids import LAST, stands_for_id
+from conveyor.domain.ids import LAST, is_ulid, stands_for_id
 from conveyor.errors import ConveyorError, RefusedToStart
 
 P = ParamSpec("P")
@@ -39,15 +39,21 @@ ONCE = Patience(attempts=1)
 PATIENT = Patience(attempts=10_000, within=OUTAGE, first=0.25, longest=1.0)
 
 
-def complete_job(incomplete: str) -> list[str]:
-    """Job ids for the shell to complete: of the newest jobs, or none if they cannot be listed."""
+def complete_job(context: typer.Context, incomplete: str) -> list[str]:
+    """Job ids for the shell to complete: of the newest jobs, or none if they cannot be listed.
+
+    They begin with the letters as they were typed: the shell drops others.
+    """
+    given = context.params
     try:
-        with connect(None, None, None).client() as client:
+        with connect(given.get("url"), given.get("key"), given.get("config")).client() as client:
             raw = client.request("GET", "jobs", query={"limit": COMPLETED})
-        jobs = decoded(raw, JobPage).jobs
+        ids = [one.job_id for one in decoded(raw, JobPage).jobs]
     except (ConveyorError, OSError):
-        return []
-    return [one.job_id for one in jobs if one.job_id.startswith(incomplete.upper())]
+        ids = []
+    begins = incomplete.upper()
+    ids = [incomplete + id_[len(begins) :] for id_ in ids if id_.startswith(begins)]
+    return [*([LAST] if LAST.startswith(incomplete) else []), *ids]
 
 
 JobId = Annotated[
@@ -172,6 +178,8 @@ def why_no_run(job: Job) -> str:
 
 def full_job_id(service: Endpoint, text: str) -> str:
     """The id that `@last` or the beginning of an id stands for; any other text is left as it is."""
+    if is_ulid(text.upper()):
+        return text.upper()
     if not stands_for_id(text):
         return text
     with service.client() as client:

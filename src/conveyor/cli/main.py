@@ -5,14 +5,17 @@ A command's modules are imported when it is called: `conveyor jobs` must not loa
 
 import os
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.models import CommandInfo
 
 from conveyor import __version__
 from conveyor.cli import output
+from conveyor.cli.examples import examples
 from conveyor.cli.hints import explained
 from conveyor.errors import ConveyorError, RefusedToStart
 
@@ -59,61 +62,29 @@ GROUPS = {
 }
 
 WHOLE = 1_000  # characters: no first sentence is longer, and the formatter wraps it
-EXAMPLES = {
-    "submit": (
-        "conveyor submit urls.txt --follow",
-        "conveyor submit products.csv --param js_render=true --max-failed 5% --follow",
-        'conveyor submit prices.txt --cron "0 6 * * 1-5" --timezone Europe/Berlin',
-    ),
-    "add": ("conveyor add @last more.txt --last-batch",),
-    "jobs": ("conveyor jobs --status open --limit 100",),
-    "status": ("conveyor status @last --follow", "conveyor status 01M7GNPV"),
-    "results": (
-        "conveyor results @last --status failed",
-        "conveyor results @last --out pages",
-    ),
-    "export": ("conveyor export @last --out all.zip",),
-    "failures": ("conveyor failures @last",),
-    "rerun": (
-        "conveyor rerun @last --status failed --follow",
-        "conveyor rerun @last --reason blocked --param premium_proxy=true",
-    ),
-    "schedule": ('conveyor schedule set @last --cron "0 6 * * 1-5" --timezone Europe/Berlin',),
-    "webhook": (
-        "conveyor webhook test https://hooks.example.com/conveyor",
-        "conveyor webhook deliveries @last",
-    ),
-    "signing-keys": ("conveyor signing-keys rotate", "conveyor signing-keys finish"),
-    "serve": ("conveyor serve --data /var/lib/conveyor",),
-    "dev": ("conveyor dev --mock-gateway",),
-    "keys": ("conveyor keys create --caller reports --expires 365d",),
-    "operator": (
-        "conveyor operator runs --caller reports",
-        "conveyor operator stop 01M7GNPVD0697FEM6F7VYWRK5F",
-    ),
-    "params": ("conveyor params --json",),
-    "backup": ("conveyor backup /backup/conveyor-monday",),
-    "doctor": ("conveyor doctor --no-bodies",),
-    "dlq": ("conveyor dlq list", "conveyor dlq redrive --all"),
-}
 
 
-def examples(name: str) -> str | None:
-    """The examples at the end of a command's help, in lines that click leaves alone."""
-    lines = EXAMPLES.get(name)
-    return "\b\n" + "\n".join(("Examples:", *(f"  {line}" for line in lines))) if lines else None
+class WholeCommands(TyperGroup):
+    """Lists commands with their whole first sentences."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        # Typer brings its own copy of click in some versions: there is no one type to name.
+        with formatter.section("Commands"):
+            self.write_commands(formatter, self.list_commands(ctx))
+
+    def write_commands(self, formatter: Any, names: Iterable[str]) -> None:
+        formatter.write_dl(
+            [(name, self.commands[name].get_short_help_str(WHOLE)) for name in names]
+        )
 
 
-class GroupedCommands(TyperGroup):
+class GroupedCommands(WholeCommands):
     """Lists the commands in `conveyor --help` by purpose."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - an override
-        # Typer brings its own copy of click in some versions: there is no one type to name.
         for heading, names in GROUPS.items():
             with formatter.section(heading):
-                formatter.write_dl(
-                    [(name, self.commands[name].get_short_help_str(WHOLE)) for name in names]
-                )
+                self.write_commands(formatter, names)
 
 
 def build_app(called: str = "") -> typer.Typer:
@@ -135,10 +106,16 @@ def build_app(called: str = "") -> typer.Typer:
     for name in [called] if called in modules else modules:
         command = getattr(import_module(f"conveyor.cli.{modules[name]}"), name.replace("-", "_"))
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name, epilog=examples(name))
+            for verb in command.registered_commands:
+                verb.epilog = examples(f"{name} {_name_of(verb)}")
+            app.add_typer(command, name=name, cls=WholeCommands, epilog=examples(name))
         else:
             app.command(name, epilog=examples(name))(command)
     return app
+
+
+def _name_of(verb: CommandInfo) -> str:
+    return verb.name or str(getattr(verb.callback, "__name__", ""))
 
 
 def main() -> None:

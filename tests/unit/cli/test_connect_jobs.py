@@ -1,15 +1,21 @@
 """Jobs by `@last` and by the beginning of their ids; names, shares of failures, and help."""
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 
 import pytest
 import typer
 
-from conveyor.cli.connect import Endpoint, complete_job, connect, full_job_id
-from conveyor.cli.main import EXAMPLES, GROUPS, build_app
+from conveyor.cli.connect import Endpoint, connect, full_job_id
+from conveyor.cli.examples import EXAMPLES
+from conveyor.cli.main import build_app
 from conveyor.cli.submit import failures_allowed
 from conveyor.client import Run, Stats
 from conveyor.errors import RefusedToStart
@@ -19,6 +25,13 @@ IDS = [
     "01M7GNPVD1AAAAAAAAAAAAAAAA",
     "01M6000000AAAAAAAAAAAAAAAA",
 ]
+
+COMPLETER = """
+import sys
+from conveyor.cli.main import main
+sys.argv = ["conveyor"]
+main()
+"""
 
 
 class _Jobs(BaseHTTPRequestHandler):
@@ -77,13 +90,36 @@ def test_what_stands_for_several_jobs_or_for_none_is_refused(service: Service) -
         full_job_id(service([]), "@last")
 
 
-def test_ids_are_completed_and_an_unreachable_service_completes_none(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CONVEYOR_URL", service(IDS).url)
-    assert complete_job("01m7") == IDS[:2]
-    monkeypatch.setenv("CONVEYOR_URL", "http://127.0.0.1:1/v1")
-    assert complete_job("01m7") == []
+def _completed(line: str, environ: dict[str, str]) -> list[str]:
+    """What a shell offers for the end of a line."""
+    asked = {"_CONVEYOR_COMPLETE": "complete_bash", "COMP_WORDS": line}
+    words = line.split(" ")
+    own = {name: value for name, value in os.environ.items() if "CONVEYOR" not in name}
+    told = subprocess.run(
+        [sys.executable, "-c", COMPLETER],
+        env={**own, **asked, "COMP_CWORD": str(len(words) - 1), **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return told.stdout.split()
+
+
+def test_a_shell_completes_ids_in_the_letters_that_were_typed(service: Service) -> None:
+    url = service(IDS).url
+    newest = [IDS[0].removeprefix("01M7"), IDS[1].removeprefix("01M7")]
+    environ = {"CONVEYOR_URL": url}
+    assert _completed("conveyor status ", environ) == ["@last", *IDS]
+    assert _completed("conveyor status @", environ) == ["@last"]
+    assert _completed("conveyor status 01m7", environ) == [f"01m7{rest}" for rest in newest]
+    elsewhere = {"CONVEYOR_URL": "http://127.0.0.1:1/v1"}
+    assert _completed("conveyor status 01M7", elsewhere) == []
+    given = f"conveyor status --url {url} --key mine 01M7"
+    assert _completed(given, elsewhere) == IDS[:2]
+
+
+def test_an_id_may_be_in_lower_case(service: Service) -> None:
+    assert full_job_id(service([]), IDS[0].lower()) == IDS[0]
 
 
 @pytest.mark.parametrize(
@@ -116,17 +152,37 @@ def test_other_shares_are_refused(share: str, *, follow: bool) -> None:
         failures_allowed(share, follow=follow)
 
 
-def test_help_is_whole_and_its_examples_are_of_the_command(
-    capsys: pytest.CaptureFixture[str],
+def _every_command() -> Iterator[tuple[str, Any]]:
+    def walked(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+        yield path, command
+        for name, verb in getattr(command, "commands", {}).items():
+            yield from walked(f"{path} {name}".strip(), verb)
+
+    return walked("", typer.main.get_command(build_app()))
+
+
+COMMANDS = dict(_every_command())
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_help_is_whole_and_ends_with_examples_that_the_command_takes(
+    path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = typer.main.get_command(build_app())
+    command = COMMANDS[path]
     with pytest.raises(SystemExit):
-        command(["--help"])
-    assert "..." not in capsys.readouterr().out.replace("[OPTIONS] COMMAND [ARGS]...", "")
-    known = {name for names in GROUPS.values() for name in names}
-    for name, lines in EXAMPLES.items():
-        assert name in known
-        assert all(line.startswith(f"conveyor {name} ") for line in lines)
-    with pytest.raises(SystemExit):
-        command(["rerun", "--help"])
-    assert f"  {EXAMPLES['rerun'][0]}\n" in capsys.readouterr().out
+        command(["--help"], prog_name=f"conveyor {path}")
+    usage, _, told = capsys.readouterr().out.partition("\n\n")
+    assert usage.startswith("Usage:")
+    assert "..." not in told.replace("ID...", "")
+    for name, verb in getattr(command, "commands", {}).items():
+        said = " ".join(told.split())
+        assert f"{name} {verb.help.partition(chr(10) * 2)[0].partition('. ')[0]}" in said
+    for line in EXAMPLES[path] if path else ():
+        assert f"  {line}\n" in told
+        words = shlex.split(line.partition(" | ")[0])
+        assert words[: 1 + len(path.split())] == ["conveyor", *path.split()]
+        command.make_context(path, words[1 + len(path.split()) :], resilient_parsing=False)
+
+
+def test_no_example_is_of_another_command() -> None:
+    assert set(EXAMPLES) == set(COMMANDS) - {""}

@@ -1,0 +1,105 @@
+"""The examples at the end of each command's help."""
+
+EXAMPLES = {
+    "submit": (
+        "conveyor submit urls.txt --follow",
+        "conveyor submit products.csv --param js_render=true --max-failed 5% --follow",
+        'conveyor submit prices.txt --cron "0 6 * * 1-5" --timezone Europe/Berlin',
+    ),
+    "add": ("conveyor add @last more.txt --last-batch",),
+    "jobs": ("conveyor jobs --status open --limit 100",),
+    "status": ("conveyor status @last --follow", "conveyor status 01M7GNPV"),
+    "results": (
+        "conveyor results @last --status failed",
+        "conveyor results @last --out pages",
+    ),
+    "export": ("conveyor export @last --out all.zip",),
+    "failures": ("conveyor failures @last",),
+    "rerun": (
+        "conveyor rerun @last --status failed --follow",
+        "conveyor rerun @last --reason blocked --param premium_proxy=true",
+    ),
+    "schedule": ('conveyor schedule set @last --cron "0 6 * * 1-5" --timezone Europe/Berlin',),
+    "webhook": (
+        "conveyor webhook test https://hooks.example.com/conveyor",
+        "conveyor webhook deliveries @last",
+    ),
+    "signing-keys": ("conveyor signing-keys rotate", "conveyor signing-keys finish"),
+    "serve": ("conveyor serve --data /var/lib/conveyor",),
+    "dev": ("conveyor dev --mock-gateway",),
+    "keys": ("conveyor keys create --caller reports --expires 365d",),
+    "operator": (
+        "conveyor operator runs --caller reports",
+        "conveyor operator stop 01M7GNPVD0697FEM6F7VYWRK5F",
+    ),
+    "params": ("conveyor params --json",),
+    "backup": ("conveyor backup /backup/conveyor-monday",),
+    "doctor": ("conveyor doctor --no-bodies",),
+    "dlq": ("conveyor dlq list", "conveyor dlq redrive --all"),
+    "close": ("conveyor close @last",),
+    "runs": ("conveyor runs @last --limit 5",),
+    "history": ("conveyor history @last 00000000-447211db4d2c3d63b14dce68",),
+    "errors": ("conveyor errors @last | jq .line",),
+    "delete": (
+        "conveyor delete 01M7GNPV",
+        "conveyor delete @last --run 01M7GNPVD0 --yes",
+    ),
+    "pause": ("conveyor pause @last",),
+    "resume": ("conveyor resume @last",),
+    "stop": ("conveyor stop @last",),
+    "api": ("conveyor api --config conveyor.toml",),
+    "worker": ("conveyor worker --config conveyor.toml",),
+    "migrate": (
+        "conveyor migrate --data /var/lib/conveyor",
+        "conveyor migrate --check",
+    ),
+    "demo": ("conveyor demo --urls 200",),
+    "mock-gateway": ("conveyor mock-gateway --port 8081",),
+    "schedule show": ("conveyor schedule show @last",),
+    "schedule set": (
+        "conveyor schedule set @last --every 6h",
+        'conveyor schedule set @last --cron "0 6 * * 1-5" --timezone Europe/Berlin',
+    ),
+    "schedule pause": ("conveyor schedule pause @last",),
+    "schedule resume": ("conveyor schedule resume @last",),
+    "webhook get": ("conveyor webhook get @last",),
+    "webhook set": ("conveyor webhook set @last https://hooks.example.com/conveyor --signature",),
+    "webhook clear": ("conveyor webhook clear @last",),
+    "webhook test": ("conveyor webhook test https://hooks.example.com/conveyor",),
+    "webhook deliveries": ("conveyor webhook deliveries @last --limit 5",),
+    "webhook redeliver": ("conveyor webhook redeliver @last 01M7GNPVD0697FEM6F7VYWRK5F",),
+    "signing-keys list": ("conveyor signing-keys list",),
+    "signing-keys rotate": ("conveyor signing-keys rotate",),
+    "signing-keys finish": ("conveyor signing-keys finish",),
+    "signing-keys cancel": ("conveyor signing-keys cancel",),
+    "keys create": (
+        "conveyor keys create --caller reports --expires 365d",
+        "conveyor keys create --caller ops --scope operator",
+    ),
+    "keys list": ("conveyor keys list --json",),
+    "keys revoke": ("conveyor keys revoke 01M7GNPVD0697FEM6F7VYWRK5F",),
+    "keys rotate-encryption": ("conveyor keys rotate-encryption",),
+    "operator callers": ("conveyor operator callers --limit 100",),
+    "operator runs": ("conveyor operator runs --caller reports",),
+    "operator jobs": ("conveyor operator jobs reports --status open",),
+    "operator dead-letters": ("conveyor operator dead-letters",),
+    "operator redrive": ("conveyor operator redrive 01M7GNPVD0697FEM6F7VYWRK60",),
+    "operator processes": ("conveyor operator processes",),
+    "operator engines": ("conveyor operator engines",),
+    "operator pause": ("conveyor operator pause 01M7GNPV",),
+    "operator resume": ("conveyor operator resume 01M7GNPV",),
+    "operator stop": ("conveyor operator stop 01M7GNPVD0697FEM6F7VYWRK5F",),
+    "dlq list": ("conveyor dlq list --json",),
+    "dlq show": ("conveyor dlq show 01M7GNPVD0697FEM6F7VYWRK5F",),
+    "dlq redrive": (
+        "conveyor dlq redrive 01M7GNPVD0697FEM6F7VYWRK5F",
+        "conveyor dlq redrive --all",
+    ),
+    "dlq drop": ("conveyor dlq drop 01M7GNPVD0697FEM6F7VYWRK5F --yes",),
+}
+
+
+def examples(name: str) -> str | None:
+    """The examples of a command, in lines that click leaves alone."""
+    lines = EXAMPLES.get(name)
+    return "\b\n" + "\n".join(("Examples:", *(f"  {line}" for line in lines))) if lines else None
