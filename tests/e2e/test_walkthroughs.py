@@ -24,6 +24,11 @@ def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
     assert len(list((tmp_path / "pages").glob("*.html"))) == 98
     assert re.search(r"retried_tasks\s+2\b", told.stdout)
     assert re.search(r"inherited_tasks\s+98\b", told.stdout)
+    assert re.search(r"retried_tasks\s+1\ninherited_tasks\s+99\b", told.stdout)
+    recorded = text.partition("tasks  host")[2].partition("```")[0].splitlines()[1:]
+    assert len(recorded) == 2
+    for line in recorded:
+        assert "\t".join(re.split(" {2,}", line.strip())) in told.stdout
     assert re.search(r"total\s+2000\ncompleted\s+2000\nsuccessful\s+2000", told.stdout)
     assert re.search(r"total\s+500\n.*ingest_errors\s+2\n", told.stdout, re.DOTALL)
     assert '"line":502,' in told.stdout
