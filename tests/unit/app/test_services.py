@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from conveyor.app import health
 from conveyor.app.engines import open_engines
 from conveyor.app.roles import work
-from conveyor.app.services import build_service
+from conveyor.app.services import build_doctor, build_service
 from conveyor.domain.control_queue import ControlMessage
 from conveyor.domain.job import PURGE
 from conveyor.errors import Unavailable
@@ -52,6 +52,19 @@ async def test_a_long_message_does_not_hold_up_the_stop(
         engines = await open_engines(settings, stack)
         [message] = await engines.control_queue.receive(9, lease=timedelta(seconds=1))
         assert message.kind == PURGE
+
+
+@pytest.mark.parametrize(("gateway", "tried"), [("http://127.0.0.1:9/", True), ("direct:", False)])
+async def test_the_doctor_of_a_service_tries_its_gateway_if_it_has_one(
+    tmp_path: Path, gateway: str, *, tried: bool
+) -> None:
+    """`direct:` knows the health of single sites only, and at first of none."""
+    settings = Settings(data=str(tmp_path), durability="process", gateway=gateway)
+    async with AsyncExitStack() as stack:
+        engines = await open_engines(settings, stack)
+        sweep = build_service(settings, engines).steps.sweep
+        doctor = build_doctor(settings, engines, sweep, running=True)
+        assert (doctor.gateway_responds is not None) is tried
 
 
 async def test_a_bug_in_a_background_loop_does_not_end_the_process(
