@@ -168,7 +168,17 @@ def test_a_job_is_named_after_its_file_found_by_last_and_judged_by_its_failures(
     assert facts["name"] == "shops.txt"
     assert {"created", "ended", "elapsed", "mean_rate", "cost"} <= facts.keys()
     run("submit", "shops.txt", "--retries", "0", "--follow", "--max-failed", "50%")
-    assert run("jobs", CONVEYOR_KEY="").stdout == ""  # the service accepts any key
+    assert "CONVEYOR_KEY" in run("jobs", CONVEYOR_KEY="", code=2).stderr
+
+
+def test_a_service_for_development_needs_no_key(
+    run: Run,  # noqa: F811 - a fixture
+    gateway: Program,
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    with service(data=data, gateway=gateway.url, environ=SHORT_GRACE, role="dev") as program:
+        assert run("jobs", CONVEYOR_KEY="", CONVEYOR_URL=program.url).stdout == ""
 
 
 def test_rows_tell_attempts_and_files_and_are_printed_as_csv(

@@ -200,7 +200,7 @@ def test_hostile_names_errors_and_pages_are_shown_as_text_and_run_nothing(
     with (
         service(data=tmp_path, gateway=hostile_gateway, environ=environ) as program,
         client_of(program, key="my-key") as api,
-        visiting(browser, program.url.removesuffix("/v1")) as visitor,
+        visiting(browser, program.url.removesuffix("/v1"), "my-key") as visitor,
     ):
         dialogs: list[str] = []
 

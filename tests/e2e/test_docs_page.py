@@ -5,7 +5,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route, expect
 
 from conveyor.api.routes import ROUTES
 from tests.harness.dashboard import PATIENCE
@@ -144,6 +144,31 @@ def test_an_opened_call_shows_how_to_make_it_and_what_comes_back(page: Page, roo
         assert word in text
     for status in ("201", "202", "400", "409", "413"):
         assert status in text
+
+
+def test_the_page_works_behind_a_path_prefix(
+    page: Page, root: str, requests: list[Request], complaints: list[str]
+) -> None:
+    def without_prefix(route: Route) -> None:
+        route.fulfill(response=route.fetch(url=route.request.url.replace("/behind/", "/", 1)))
+
+    page.route(f"{root}/behind/**", without_prefix)
+    requests.clear()
+    page.goto(f"{root}/behind/docs")
+    page.get_by_label("API key").fill("the key of a reader")
+    page.click("summary:has-text('Submit a job')")
+    expect(page.locator("details[open]")).to_contain_text(f"'{root}/behind/v1/jobs'")
+    page.click("details[open] button.send")
+    expect(page.locator("details[open] form.try pre")).to_contain_text('"accepted_tasks": 1')
+    page.get_by_role("link", name="dashboard").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
+    assert all(one.url.startswith(f"{root}/behind/") for one in requests)
+    assert complaints == []
+
+
+def test_a_service_that_forwards_keys_is_given_none_unasked(page: Page) -> None:
+    page.wait_for_load_state("networkidle")
+    assert page.get_by_label("API key").input_value() == ""
 
 
 def test_the_page_fits_a_narrow_screen_and_has_nothing_to_complain_of(

@@ -14,11 +14,14 @@ import msgspec
 import typer
 
 from conveyor.cli.output import moment, plain
-from conveyor.client import Conveyor, Job, NotFoundError, Patience
+from conveyor.client import Conveyor, Job, Patience
+from conveyor.client.errors import AuthenticationError, NotFoundError
 from conveyor.client.models import JobPage
 from conveyor.client.transport import OnOutage, decoded
+from conveyor.domain.api_key import Scope
 from conveyor.domain.ids import LAST, is_ulid, stands_for_id
 from conveyor.errors import ConveyorError, RefusedToStart
+from conveyor.wire import WireIdentity
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +34,7 @@ API_KEY = re.compile(r"[\x20-\x7e]{1,512}")
 MOST_SEARCHED = 1_000  # jobs, the newest first
 NO_SUCH_RUN = "No such run"  # as the service says it
 COMPLETED = 50  # jobs that a shell completes
-# Sent to a service of this machine when no key is given: with `auth = dev` it accepts any.
+# Sent to a service for development on this machine when no key is given.
 LOCAL_KEY = "my-key"
 LOCAL = re.compile(r"https?://(127\.[0-9.]+|localhost|\[::1\])(:\d+)?(/.*)?", re.ASCII)
 OUTAGE = 60.0  # seconds that a long command waits for the service: a restart takes less
@@ -136,10 +139,31 @@ def connect(
     environ = os.environ if environ is None else environ
     kept = _from_file(config)
     base = url or environ.get("CONVEYOR_URL") or kept.get("url") or DEFAULT_URL
-    secret = key or environ.get("CONVEYOR_KEY") or kept.get("key")
+    secret = _checked_key(key or environ.get("CONVEYOR_KEY") or kept.get("key"))
+    base = _checked_url(base)
     if not secret and LOCAL.fullmatch(base):
-        secret = LOCAL_KEY
-    return Endpoint(_checked_url(base), _checked_key(secret))
+        secret = _local_key(base)
+    return Endpoint(base, secret)
+
+
+def _local_key(url: str) -> str | None:
+    """The key for a service for development: only there is whoever sends any key an operator.
+
+    A service that forwards keys would send this one to the gateway.
+    """
+    try:
+        with Endpoint(url, LOCAL_KEY).client() as client:
+            scopes = decoded(client.request("GET", "caller"), WireIdentity).scopes
+    except (AuthenticationError, NotFoundError):
+        scopes = []
+    except ConveyorError:
+        return None  # the command itself reports that the service does not answer
+    if Scope.OPERATOR not in scopes:
+        raise RefusedToStart(
+            "this service needs a key, which it may send to the gateway: give yours in CONVEYOR_KEY, "
+            "in the file of --config, or with --key"
+        )
+    return LOCAL_KEY
 
 
 def with_service(command: Callable[Concatenate[Endpoint, P], None]) -> Callable[..., None]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.cli.connect import DEFAULT_URL, LOCAL_KEY, Endpoint, connect
+from conveyor.cli.connect import DEFAULT_URL, Endpoint, connect
 from conveyor.errors import RefusedToStart
 from conveyor.settings import Settings
 from conveyor.settings_loader import load_settings
@@ -18,8 +18,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_a_word_it_is_the_local_service_and_any_key() -> None:
-    assert _of(connect(None, None, None, environ={})) == (DEFAULT_URL, LOCAL_KEY)
+def test_without_a_url_it_is_the_local_service() -> None:
+    assert _of(connect(None, "mine", None, environ={})) == (DEFAULT_URL, "mine")
 
 
 def test_a_file_yields_to_variables_and_variables_to_flags(home: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_base_url_that_is_none_is_refused_and_not_repeated(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://[::1]:8080/v1", "https://a.example", "http://a:1/b/v1/"])
 def test_a_base_url_may_have_any_host_port_and_path(url: str) -> None:
-    assert connect(url, None, None, environ={}).url == url.rstrip("/")
+    assert connect(url, "mine", None, environ={}).url == url.rstrip("/")
 
 
 @pytest.mark.parametrize("key", ["s3cret\n", "s3cret\r\nX: y", "s3cret\u2026", "s3cret" * 100])

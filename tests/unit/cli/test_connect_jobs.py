@@ -35,12 +35,17 @@ main()
 
 
 class _Jobs(BaseHTTPRequestHandler):
-    """Lists the jobs of the server, whatever it is asked."""
+    """Lists the jobs of the server, and tells the scopes of any key."""
+
+    status = 200
+    scopes = ("read", "write", "operator")
 
     def do_GET(self) -> None:
         jobs = [{"job_id": one, "status": "closed"} for one in self.server.ids]  # type: ignore[attr-defined]
-        body = json.dumps({"jobs": jobs, "next_cursor": None}).encode()
-        self.send_response(200)
+        of_key = {"caller": "ann", "scopes": self.scopes}
+        known = self.path == "/v1/caller"
+        body = json.dumps(of_key if known else {"jobs": jobs, "next_cursor": None}).encode()
+        self.send_response(self.status if known else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -122,19 +127,32 @@ def test_an_id_may_be_in_lower_case(service: Service) -> None:
     assert full_job_id(service([]), IDS[0].lower()) == IDS[0]
 
 
-@pytest.mark.parametrize(
-    ("url", "key"),
-    [
-        ("http://127.0.0.1:8080/v1", "my-key"),
-        ("http://localhost:8080/v1", "my-key"),
-        ("http://[::1]:8080/v1", "my-key"),
-        ("https://localhost.example.com/v1", None),
-        ("https://127.0.0.1.example.com/v1", None),
-    ],
-)
-def test_only_a_service_of_this_machine_gets_a_key_by_default(url: str, key: str | None) -> None:
-    assert connect(url, None, None, environ={}).key == key
-    assert connect(url, "mine", None, environ={}).key == "mine"
+def test_only_a_service_for_development_on_this_machine_gets_a_key_by_default(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = service([]).url
+    for local in (url, url.replace("127.0.0.1", "localhost")):
+        assert connect(local, None, None, environ={}).key == "my-key"
+        assert connect(local, "mine", None, environ={}).key == "mine"
+    monkeypatch.setattr(_Jobs, "scopes", ("read", "write"))
+    with pytest.raises(RefusedToStart, match="CONVEYOR_KEY"):
+        connect(url, None, None, environ={})
+    monkeypatch.setattr(_Jobs, "scopes", ("read", "write", "operator"))
+    for status in (401, 404):
+        monkeypatch.setattr(_Jobs, "status", status)
+        with pytest.raises(RefusedToStart, match="CONVEYOR_KEY"):
+            connect(url, None, None, environ={})
+    monkeypatch.setattr(_Jobs, "status", 503)
+    assert connect(url, None, None, environ={}).key is None
+    assert connect("http://127.0.0.1:1/v1", None, None, environ={}).key is None
+
+
+@pytest.mark.parametrize("name", ["localhost.example.com", "127.0.0.1.example.com"])
+def test_another_machine_is_not_asked_for_its_kind(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conveyor.cli.connect._local_key", pytest.fail)
+    assert connect(f"https://{name}/v1", None, None, environ={}).key is None
 
 
 @pytest.mark.parametrize(

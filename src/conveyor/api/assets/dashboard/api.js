@@ -37,12 +37,20 @@ export async function accepts(candidate) {
   return true;
 }
 
-/** Sign in with the default key where the service runs on this machine and accepts any key. */
+/** Sign in with the default key if this is a service for development on this machine. */
 export async function signInByDefault() {
   if (key.get()) return true;
-  if (!LOOPBACK.has(location.hostname) || !(await accepts(DEFAULT_KEY))) return false;
-  key.set(DEFAULT_KEY);
+  if (!LOOPBACK.has(location.hostname) || !(await isForDevelopment())) return false;
+  if (!key.get()) key.set(DEFAULT_KEY); // one may have been typed meanwhile
   return true;
+}
+
+/** Only there is whoever sends any key an operator. Elsewhere the gateway may be sent this key. */
+async function isForDevelopment() {
+  const response = await fetch(`${base}/caller`, { headers: { "X-API-Key": DEFAULT_KEY } });
+  if (response.status === 401) return false;
+  if (!response.ok) throw await errorOf(response);
+  return (await response.json()).scopes.includes("operator");
 }
 
 /** Call the API and return the decoded JSON, or null for an empty response. */

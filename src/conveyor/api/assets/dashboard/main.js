@@ -15,8 +15,15 @@ const LATER = {
 
 function parse(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
-  return { parts, query: Object.fromEntries(new URLSearchParams(query)) };
+  return { parts: decoded(path), query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+function decoded(path) {
+  try {
+    return path.split("/").filter(Boolean).map(decodeURIComponent);
+  } catch {
+    return [path]; // such as `jobs/100%`, which names no page
+  }
 }
 
 function useRoute() {
@@ -33,10 +40,10 @@ function Page({ route }) {
   const [name] = route.parts;
   const [page, setPage] = useState({});
   useEffect(async () => {
-    if (LATER[name]) setPage({ name, component: await LATER[name]() });
+    if (Object.hasOwn(LATER, name)) setPage({ name, component: await LATER[name]() });
   }, [name]);
   if (!name) return html`<${Jobs} query=${route.query} />`;
-  if (!LATER[name]) return html`<p class="notice">There is no such page. <a href="#/">All jobs</a></p>`;
+  if (!Object.hasOwn(LATER, name)) return html`<p class="notice">There is no such page. <a href="#/">All jobs</a></p>`;
   return page.name === name ? html`<${page.component} key=${route.parts[1]} route=${route} />` : html`<p class="loading">Loading…</p>`;
 }
 

@@ -1,7 +1,9 @@
 // Shows /openapi.json: the calls by group, what each takes and answers, a curl line, and a form to try it.
-"use strict";
 
-const KEY = "conveyor-key"; // as the dashboard keeps it: in this tab, never in a URL
+// The key is that of the dashboard: kept in this tab, never in a URL.
+import { key, signInByDefault } from "../../assets/api.js";
+
+const at = (path) => new URL(path.replace(/^\//, ""), document.baseURI).href; // also behind a prefix
 const LONGEST_SHOWN = 20_000; // characters of a response
 const $ = (id) => document.getElementById(id);
 
@@ -113,7 +115,7 @@ const copyable = (text) => {
 
 const curlOf = (method, path, operation) => {
   const stream = successOf(operation)?.[1].content?.["text/event-stream"] ? "-N " : "";
-  const parts = [`curl ${stream}-X ${method} '${location.origin}${path}'`, "-H 'X-API-Key: YOUR_KEY'"];
+  const parts = [`curl ${stream}-X ${method} '${decodeURI(at(path))}'`, "-H 'X-API-Key: YOUR_KEY'"];
   const body = sampleOf(operation);
   if (body) parts.push("-H 'Content-Type: application/json'", `-d '${JSON.stringify(body)}'`);
   return parts.join(" \\\n  ");
@@ -168,7 +170,7 @@ const tryOf = (method, path, operation) => {
 const answerTo = async (method, url, body) => {
   const headers = { "X-API-Key": $("key").value, ...(body ? { "Content-Type": "application/json" } : {}) };
   try {
-    const answer = await fetch(url, { method, headers, body: body || undefined });
+    const answer = await fetch(at(url), { method, headers, body: body || undefined });
     const text = await answer.text();
     const isJson = /json$/.test((answer.headers.get("content-type") || "").split(";")[0]);
     const told = isJson && text ? pretty(JSON.parse(text)) : text;
@@ -261,10 +263,12 @@ const show = (api) => {
 
 $("tools").addEventListener("submit", (event) => event.preventDefault());
 $("search").addEventListener("input", (event) => search(event.target.value));
-$("key").value = sessionStorage.getItem(KEY) || "";
-$("key").addEventListener("input", (event) => sessionStorage.setItem(KEY, event.target.value));
+$("key").value = key.get() || "";
+$("key").addEventListener("input", (event) => key.set(event.target.value));
+// Without an answer the reader gives a key.
+signInByDefault().catch(() => false).then((signedIn) => signedIn && ($("key").value = key.get()));
 addEventListener("hashchange", openNamed);
 
-fetch("/openapi.json").then((answer) => answer.json()).then(show).catch((error) => {
+fetch(at("openapi.json")).then((answer) => answer.json()).then(show).catch((error) => {
   $("calls").textContent = `The list of calls did not load: ${error}`;
 });

@@ -77,6 +77,7 @@ function useRun(job, id) {
     if (state.run?.run_id !== id) setState({});
     let stop = new AbortController();
     const begin = async () => {
+      stop.abort();
       stop = new AbortController();
       const { signal } = stop;
       try {
@@ -95,7 +96,7 @@ function useRun(job, id) {
     };
     // A hidden page closes its stream: browsers allow few connections to an origin.
     const shown = () => (document.hidden ? stop.abort() : begin());
-    begin();
+    shown();
     document.addEventListener("visibilitychange", shown);
     return () => {
       stop.abort();
