@@ -6,7 +6,9 @@ import { at, bytes, href, millis, money, plural, told } from "../format.js";
 import { Loaded, Problem, Status, useLoad } from "../ui.js";
 
 const LARGEST_SHOWN = 2_000_000; // bytes; larger pages are downloaded
-const TEXT = /^(text\/|application\/(json|xml|.*\+json|.*\+xml))/;
+const TEXT = /^(text\/|application\/(json|ndjson|x-ndjson|xml|javascript)$|[^;]+\+(json|xml)$)/;
+// Drawn by `img`, which runs nothing. An SVG is shown as its text.
+const IMAGES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"]);
 
 export function Task({ job, run, task }) {
   const path = `/jobs/${job.job_id}/runs/${run.run_id}/tasks/${task.task_id}`;
@@ -54,18 +56,53 @@ function Attempt({ attempt }) {
 
 const cost = (spend) => money(spend.cost) + (spend.credits ? ` (${plural(spend.credits, "credit")})` : "");
 
+/** How a result is shown: as an image, as text, or not at all. What the site said of it decides. */
+function kindOf({ content_type: type, type: format }) {
+  const media = type?.split(";")[0].trim().toLowerCase();
+  if (!media) return ["pdf", "other"].includes(format) ? null : "text";
+  if (IMAGES.has(media)) return "image";
+  return TEXT.test(media) ? "text" : null;
+}
+
+/** The text of a page, in the character set that its type names. */
+async function decoded(blob, type = "") {
+  const [, charset = "utf-8"] = type.match(/;\s*charset\s*=\s*"?([^";\s]+)/i) || [];
+  const bytes = await blob.arrayBuffer();
+  try {
+    return new TextDecoder(charset).decode(bytes);
+  } catch {
+    return new TextDecoder().decode(bytes); // no browser knows a character set of this name
+  }
+}
+
+const dataUrl = (blob) =>
+  new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(blob);
+  });
+
 function Preview({ path, task }) {
   const [view, setView] = useState("page");
   const [shown, setShown] = useState({});
-  const isShown = task.size <= LARGEST_SHOWN && (TEXT.test(task.content_type || "") || task.type !== "pdf");
+  const kind = kindOf(task);
+  const isShown = kind && task.size <= LARGEST_SHOWN && !shown.isBinary;
   useEffect(() => {
     if (!isShown) return undefined;
     const stop = new AbortController();
     let url;
     (async () => {
       const blob = await content(path, stop.signal);
-      const source = await blob.text();
+      if (kind === "image") {
+        const image = await dataUrl(blob);
+        return stop.signal.aborted || setShown({ image });
+      }
+      const source = await decoded(blob, task.content_type);
       const isPage = /html/.test(task.content_type || blob.type);
+      if (stop.signal.aborted) return;
+      // No text has a NUL: the site or, without its type, the format was wrong.
+      if (source.includes("\0")) return setShown({ isBinary: true });
       if (isPage) url = URL.createObjectURL(new Blob([inert(source)], { type: "text/html; charset=utf-8" }));
       setShown({ source, url });
     })().catch((error) => stop.signal.aborted || setShown({ error }));
@@ -86,7 +123,8 @@ function Preview({ path, task }) {
     </div>
     <${Problem} error=${shown.error} />
     ${!isShown && html`<p class="muted">${bytes(task.size)} of ${task.content_type || task.type}: download it to see it.</p>`}
-    ${isShown && !shown.source && !shown.error && shown.source !== "" && html`<p class="loading">Loading…</p>`}
+    ${isShown && shown.source == null && !shown.image && !shown.error && html`<p class="loading">Loading…</p>`}
+    ${isShown && shown.image && html`<img class="preview" src=${shown.image} alt="The scraped image" onError=${() => setShown({ isBinary: true })} />`}
     ${shown.url && view === "page" && html`
       <iframe class="preview" sandbox="" src=${shown.url} title="The scraped page"></iframe>
       <p class="muted small">Shown without its scripts, styles, images and links: nothing of it can run or be loaded.</p>`}
