@@ -197,6 +197,7 @@ def export(visitor: Visitor, job_id: str) -> Path:
     """Export the latest run; return the file that was downloaded."""
     page = visitor.open(f"jobs/{job_id}", ".funnel")
     page.get_by_role("button", name="Export").click()
+    page.get_by_role("dialog").get_by_role("button", name="Export").click()
     link = page.get_by_role("link", name="Download")
     link.wait_for(timeout=DRAINED_WITHIN * 1000)
     with page.expect_download() as started:

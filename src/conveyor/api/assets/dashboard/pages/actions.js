@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "../preact.js";
 import { call, delay, get, newOnce } from "../api.js";
-import { count, plural } from "../format.js";
+import { at, count, plural } from "../format.js";
 import { Form, Problem, confirm, isLive, openDialog } from "../ui.js";
 import { Params, paramsOf } from "./params.js";
 
@@ -94,27 +94,47 @@ function Rerun({ job, run, changed, group }) {
     <//>`;
 }
 
-/** Start an export of a run and wait for its file. */
+const exports = new Map(); // by run: the export that was started on this page; the API does not list them
+
+/** An export of a run: started by a button, followed to its file, and found again until it expires. */
 function Export({ job, run }) {
-  const [state, setState] = useState({ status: "starting" });
+  const path = `/jobs/${job.job_id}/runs/${run.run_id}/exports`;
+  const [state, setState] = useState({});
+  const [turn, setTurn] = useState(0);
   useEffect(() => {
+    const id = exports.get(run.run_id);
+    if (!id) return undefined;
     const stop = new AbortController();
     (async () => {
-      const path = `/jobs/${job.job_id}/runs/${run.run_id}/exports`;
-      const { export_id: id } = await call("POST", path, { signal: stop.signal });
       for (let wait = 200; !stop.signal.aborted; wait = Math.min(wait * 1.5, 3000)) {
         const found = await get(`${path}/${id}`, null, stop.signal);
-        setState(found);
+        setState({ found });
         if (!["pending", "running"].includes(found.status)) return;
         await delay(wait, stop.signal);
       }
-    })().catch((error) => stop.signal.aborted || setState({ error }));
+    })().catch((error) => {
+      if (stop.signal.aborted) return;
+      if (error.status === 404) exports.delete(run.run_id);
+      setState(error.status === 404 ? {} : { error });
+    });
     return () => stop.abort();
-  }, []);
-  if (state.error) return html`<${Problem} error=${state.error.message ? state.error : { message: state.error }} />`;
-  if (!state.download_url) return html`<p class="loading" role="status">Packing ${plural(run.stats.completed, "result")} into one file…</p>`;
+  }, [turn]);
+  const start = async () => {
+    const { export_id: id } = await call("POST", path);
+    exports.set(run.run_id, id);
+    setState({});
+    setTurn(turn + 1);
+  };
+  const { found, error = found?.error && { message: found.error } } = state;
+  const isMade = Boolean(found?.download_url);
+  if (exports.has(run.run_id) && !isMade && !error) return html`<p class="loading" role="status">Packing ${plural(run.stats.completed, "result")} into one file…</p>`;
   return html`
-    <p>The results of run ${run.run_sequence} are one zip file, with a manifest of every task.</p>
-    <p><a class="button primary" href=${state.download_url} download=${`${run.run_id}.zip`}>Download</a></p>
-    <p class="muted small">The link works for a day and needs no key: anyone who has it can download the file.</p>`;
+    <${Problem} error=${error} />
+    ${isMade && html`
+      <p>The export of ${at(found.created_at)} is ready.</p>
+      <p><a class="button primary" href=${found.download_url} download=${`${run.run_id}.zip`}>Download</a></p>
+      <p class="muted small">The link works for a day and needs no key: anyone who has it can download the file.</p>`}
+    <${Form} action=${isMade ? "Export again" : "Export"} run=${start} stay>
+      <p>The results of run ${run.run_sequence}${isLive(run) ? " so far" : ""} are packed into one zip file, with a manifest of every task.</p>
+    <//>`;
 }

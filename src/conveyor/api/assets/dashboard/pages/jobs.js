@@ -157,13 +157,14 @@ function Row({ job, now, speed }) {
     </tr>`;
 }
 
-/** Where the tasks come from: a schedule, a rerun, or a submission. */
+/** What began the latest run: a schedule, a rerun, or a submission. The API does not tell of file inputs. */
 function sourceOf(job, now) {
   if (job.type === "scheduled") {
     const next = job.schedule_state === "paused" ? "paused" : job.next_scheduled_run ? `next ${relative(job.next_scheduled_run, now)}` : "no further run";
-    return `${schedule(job.schedule)} · ${next}`;
+    const last = job.latest_run?.trigger === "manual" ? " · last run by hand" : "";
+    return `${schedule(job.schedule)} · ${next}${last}`;
   }
   const run = job.latest_run;
-  const of = run?.run_sequence > 1 ? `run ${run.run_sequence}` : "submitted";
+  const of = run?.run_sequence > 1 ? `run ${run.run_sequence}, rerun` : job.status === "open" ? "submitted in parts" : "submitted";
   return `${of} · ${format(job.format)} · up to ${short(job.max_inflight)} at a time`;
 }

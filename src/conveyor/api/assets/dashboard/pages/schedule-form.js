@@ -14,7 +14,7 @@ export function draftOf(schedule) {
   const cadence = calendar?.cadence || {};
   return {
     kind: at ? "at" : calendar ? "calendar" : cron ? "cron" : "rate",
-    at: at?.slice(0, 16) || "",
+    at: at || "",
     every: rate?.every || 1,
     unit: rate?.unit || "day",
     times: calendar?.times_of_day.join(", ") || "09:00",
@@ -59,7 +59,7 @@ export function ScheduleFields({ draft, change }) {
         <${Field} label="Unit">
           <select value=${draft.unit} onChange=${set("unit")}><option value="minute">minutes</option><option value="hour">hours</option><option value="day">days</option></select>
         <//>`}
-      ${draft.kind === "at" && html`<${Field} label="Local time"><input type="datetime-local" required value=${draft.at} onInput=${set("at")} /><//>`}
+      ${draft.kind === "at" && html`<${Field} label="Local time"><input type="datetime-local" step="1" required value=${draft.at.slice(0, "2026-12-01T06:00:00".length)} onInput=${set("at")} /><//>`}
       ${draft.kind === "cron" && html`<${Field} label="Cron line" hint="Minute, hour, day, month, day of the week"><input required value=${draft.cron} onInput=${set("cron")} /><//>`}
       ${draft.kind === "calendar" && html`
         <${Field} label="Times of day" hint="Full hours, with commas"><input required value=${draft.times} onInput=${set("times")} /><//>

@@ -1,10 +1,10 @@
 // A new job: URLs pasted, or a file uploaded as a file input.
 
-import { html, useEffect, useState } from "../preact.js";
+import { html, useEffect, useRef, useState } from "../preact.js";
 import { call, newOnce, upload } from "../api.js";
-import { bytes, count, percent, plural } from "../format.js";
+import { bytes, percent, plural } from "../format.js";
 import { Field, Problem, link, say, useTitle } from "../ui.js";
-import { columnsOf, formatOf } from "./list-file.js";
+import { DELIMITERS, columnsOf, read } from "./list-file.js";
 import { Params, paramsOf } from "./params.js";
 import { ScheduleFields, draftOf, scheduleOf } from "./schedule-form.js";
 
@@ -20,24 +20,25 @@ export function Submit() {
   const [draft, setDraft] = useState({ source: "paste", text: "", name: "", params: [], numbers: {}, webhook: "", schedule: null });
   const [file, setFile] = useState(null);
   const [state, setState] = useState({ busy: false, error: null, sent: null });
-  const [once] = useState(newOnce);
+  const finished = useRef(null); // the upload that a retry names again
+  const last = useRef({}); // the body of the last call, and its key
   const set = (part) => setDraft((before) => ({ ...before, ...part }));
   const urls = draft.text.split("\n").map((line) => line.trim()).filter(Boolean);
   const choose = async (chosen) => {
-    const found = formatOf(chosen.name);
-    const columns = found.type === "csv" ? await columnsOf(chosen, found) : null;
-    setFile({ file: chosen, ...found, columns, header: true, column: columns?.guess ?? "url", onInvalid: "skip" });
+    setFile({ file: chosen, ...(await read(chosen)), onInvalid: "skip" });
     set({ source: "file", name: draft.name || chosen.name.slice(0, 100) });
   };
   const submit = async (event) => {
     event.preventDefault();
     setState({ busy: true, error: null, sent: null });
     try {
-      const source = draft.source === "file" ? await uploaded(file, (sent) => setState((before) => ({ ...before, sent }))) : { tasks: urls.map((url) => ({ url })) };
-      const answer = await call("POST", "/jobs", { body: { ...bodyOf(draft), ...source }, once });
+      const source = draft.source === "file" ? await uploaded(file, finished, (sent) => setState((before) => ({ ...before, sent }))) : { tasks: urls.map((url) => ({ url })) };
+      const body = { ...bodyOf(draft), ...source };
+      const answer = await call("POST", "/jobs", { body, once: onceFor(body, last) });
       say(answer.accepted_tasks ? `${plural(answer.accepted_tasks, "task")} accepted` : "The list was accepted and is being read");
       location.hash = link("jobs", answer.job_id);
     } catch (error) {
+      if (error.code?.startsWith("file_input")) finished.current = null;
       setState({ busy: false, error, sent: null });
     }
   };
@@ -93,32 +94,52 @@ function FileChoice({ file, choose, change }) {
     setOver(false);
     if (event.dataTransfer.files[0]) choose(event.dataTransfer.files[0]);
   };
+  const columns = file && columnsOf(file.line, file.delimiter);
+  const guess = (delimiter) => columnsOf(file.line, delimiter)?.guess ?? "url";
   return html`
     <label class=${`drop ${over ? "over" : ""}`} onDragOver=${(event) => { event.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)} onDrop=${drop}>
-      <input type="file" accept=".csv,.ndjson,.jsonl,.txt,.gz,.zst" aria-label="List of tasks" onChange=${(event) => event.target.files[0] && choose(event.target.files[0])} />
+      <input type="file" accept=".csv,.tsv,.ndjson,.jsonl,.txt,.gz,.zst" aria-label="List of tasks" onChange=${(event) => event.target.files[0] && choose(event.target.files[0])} />
       ${file ? html`<b><bdi>${file.file.name}</bdi></b><small>${bytes(file.file.size)}</small>` : html`<b>Drop a list here, or choose one</b><small>CSV, NDJSON or plain text, also compressed with gzip or zstd</small>`}
     </label>
     ${file && html`
       <div class="fields">
         <${Field} label="Format"><select value=${file.type} onChange=${(event) => change({ type: event.target.value })}><option value="csv">CSV</option><option value="ndjson">NDJSON</option><option value="txt">One URL a line</option></select><//>
         ${file.type === "csv" && html`
-          <${Field} label="First row"><select value=${file.header ? "names" : "data"} onChange=${(event) => change({ header: event.target.value === "names", column: event.target.value === "names" ? (file.columns?.guess ?? "url") : 0 })}><option value="names">Names of columns</option><option value="data">Data</option></select><//>
-          <${Field} label="Column of the URL" hint=${file.columns ? `${count(file.columns.names.length)} columns found` : ""}>
-            ${file.columns && file.header
-              ? html`<select value=${file.column} onChange=${(event) => change({ column: event.target.value })}>${file.columns.names.map((name) => html`<option value=${name}>${name}</option>`)}</select>`
+          <${Field} label="Delimiter"><select value=${file.delimiter} onChange=${({ target }) => change({ delimiter: target.value, ...(file.header ? { column: guess(target.value) } : {}) })}>${Object.entries(DELIMITERS).map(([one, name]) => html`<option value=${one}>${name}</option>`)}</select><//>
+          <${Field} label="First row"><select value=${file.header ? "names" : "data"} onChange=${({ target }) => change({ header: target.value === "names", column: target.value === "names" ? guess(file.delimiter) : 0 })}><option value="names">Names of columns</option><option value="data">Data</option></select><//>
+          <${Field} label="Column of the URL" hint=${columns ? `${plural(columns.names.length, "column")} found` : ""}>
+            ${columns && file.header
+              ? html`<select value=${file.column} onChange=${(event) => change({ column: event.target.value })}>${columns.names.map((name) => html`<option value=${name}>${name}</option>`)}</select>`
               : html`<input required value=${file.column} onInput=${(event) => change({ column: event.target.value })} />`}
           <//>`}
         <${Field} label="Rows that are not tasks"><select value=${file.onInvalid} onChange=${(event) => change({ onInvalid: event.target.value })}><option value="skip">Skip and report</option><option value="fail">Stop the run</option></select><//>
       </div>`}`;
 }
 
-async function uploaded({ file, type, header, column, onInvalid }, onProgress) {
-  const csv = { header, fields: { url: header ? column : Number(column) } };
-  const body = { type, size: file.size, ...(type === "csv" ? { csv } : {}) };
-  const { file_input_id: id, upload: target } = await call("POST", "/job_inputs", { body });
-  await upload(target, file, onProgress);
+/** Upload a file, once: a retry names the same file input, so that its body is the same. */
+async function uploaded(choice, finished, onProgress) {
+  const { file, onInvalid } = choice;
+  const body = inputOf(choice);
+  const as = JSON.stringify(body);
+  if (finished.current?.file !== file || finished.current.as !== as) {
+    const { file_input_id: id, upload: target } = await call("POST", "/job_inputs", { body });
+    await upload(target, file, onProgress);
+    finished.current = { file, as, id };
+  }
   onProgress(1);
-  return { file_input_id: id, on_invalid: onInvalid };
+  return { file_input_id: finished.current.id, on_invalid: onInvalid };
+}
+
+function inputOf({ file, type, delimiter, header, column }) {
+  const csv = { delimiter, header, fields: { url: header ? column : Number(column) } };
+  return { type, size: file.size, ...(type === "csv" ? { csv } : {}) };
+}
+
+/** The key of a call: that of the last one if this repeats it, whose answer may have been lost. */
+function onceFor(body, last) {
+  const text = JSON.stringify(body);
+  if (last.current.text !== text) last.current = { text, once: newOnce() };
+  return last.current.once;
 }
 
 function bodyOf(draft) {
