@@ -140,10 +140,7 @@ def page_through_rows(visitor: Visitor, job_id: str) -> None:
     expect(rows.first).to_contain_text("example/50")
     page.get_by_role("button", name="Previous").click()
     expect(page.get_by_text("Page 1")).to_be_visible()
-    page.get_by_label("Filter this page").fill("example/7?")
-    expect(rows).to_have_count(1)
-    read_row(visitor, rows.first, "<title>Mock page</title>")
-    page.get_by_label("Filter this page").fill("")
+    read_row(visitor, rows.nth(7), "<title>Mock page</title>")
     page.get_by_role("link", name="Failed", exact=True).click()
     expect(rows.nth(1)).to_contain_text("Failed")
     for number in range(2, 6):

@@ -3,6 +3,7 @@ import { get } from "../api.js";
 import { count, href, percent, plural, told, words } from "../format.js";
 import { Empty, Loaded, isLive, openDialog, useLoad } from "../ui.js";
 import { askRerun } from "./actions.js";
+import { rowsAddress } from "./rows.js";
 import { Task } from "./task.js";
 
 export function Failures({ job, run, isLatest, changed }) {
@@ -19,15 +20,18 @@ export function Failures({ job, run, isLatest, changed }) {
       : html`
         <p class="muted">${plural(failed, "failed task")} in ${plural(total, "group")} by host, reason and code${groups.length < total ? `; the ${count(groups.length)} largest are shown` : ""}.</p>
         <div class="groups">
-          ${groups.map((group) => html`<${Group} key=${`${group.host} ${group.reason} ${group.code}`} ...${{ job, run, group, failed, changed }} canRerun=${isLatest && !isLive(run)} />`)}
+          ${groups.map((group) => html`<${Group} key=${`${group.host} ${group.reason} ${group.code}`} ...${{ job, run, group, failed, changed, isLatest }} canRerun=${isLatest && !isLive(run)} />`)}
         </div>
         ${isLatest && isLive(run) && html`<p class="muted small">Groups can be rerun once the run has ended.</p>`}`}
     <//>`;
 }
 
-function Group({ job, run, group, failed, changed, canRerun }) {
+function Group({ job, run, group, failed, changed, isLatest, canRerun }) {
   const example = { task_id: group.example_task_id, url: group.example_url, status: "failed", error: group };
   const show = () => openDialog({ title: "Failed task", wide: true, body: html`<${Task} job=${job} run=${run} task=${example} />` });
+  // A group without a host has what is left of its reason: its rows cannot be told from the others.
+  const { host, reason, code } = group;
+  const rows = rowsAddress(job, { ...(isLatest ? {} : { run: run.run_id }), status: "failed", reason, ...(host ? { host, code } : {}) });
   const [title, detail] = told(group);
   return html`
     <article class="card group">
@@ -41,6 +45,7 @@ function Group({ job, run, group, failed, changed, canRerun }) {
       </div>
       <div class="actions">
         <button onClick=${show}>Attempts</button>
+        <a class="button" href=${rows}>${group.host ? "Rows" : "Rows of this reason"}</a>
         ${canRerun && html`<button onClick=${() => askRerun(job, run, changed, group)}>${group.host ? "Rerun this group" : "Rerun this reason"}</button>`}
       </div>
     </article>`;
