@@ -86,33 +86,60 @@ def looking(browser: Browser, root: str, key: str) -> Iterator[dict[str, Visitor
         }
 
 
-def picture(page: Page, name: str, look: str) -> None:
+def picture(page: Page, folder: Path, name: str, look: str) -> None:
     if look != "phone":
         page.set_viewport_size({"width": WIDTH, "height": HEIGHTS[name]})
-    page.screenshot(path=FOLDER / f"{name}-{look}.png", animations="disabled")
+    page.screenshot(path=folder / f"{name}-{look}.png", animations="disabled")
 
 
-def take(browser: Browser, root: str, key: str, failed: str, live: str) -> None:
+def take(
+    browser: Browser,
+    root: str,
+    key: str,
+    jobs: tuple[str, str],
+    *,
+    folder: Path,
+    followed_for: float,
+) -> None:
+    failed, live = jobs
     with looking(browser, root, key) as looks:
         for visitor in looks.values():
             visitor.open(f"jobs/{live}", ".plot canvas")
-        looks["light"].page.wait_for_timeout(FOLLOWED_FOR * 1000)
+        looks["light"].page.wait_for_timeout(followed_for * 1000)
         for look, visitor in looks.items():
-            picture(visitor.page, "job", look)
+            picture(visitor.page, folder, "job", look)
             page = visitor.open("", "table.jobs")
             measured = page.locator("[data-label=Rate]", has_text=re.compile("[1-9].*/s"))
             measured.first.wait_for()
-            picture(page, "jobs", look)
-            picture(visitor.open(f"jobs/{failed}/failures", ".group"), "failures", look)
-            picture(visitor.open(f"jobs/{failed}/rows", "table.rows"), "rows", look)
+            picture(page, folder, "jobs", look)
+            page = visitor.open(f"jobs/{failed}/failures", ".group")
+            picture(page, folder, "failures", look)
+            page = visitor.open(f"jobs/{failed}/rows", "table.rows")
+            picture(page, folder, "rows", look)
 
 
-def take_operators(browser: Browser, root: str, key: str) -> None:
+def take_operators(browser: Browser, root: str, key: str, *, folder: Path) -> None:
     with looking(browser, root, key) as looks:
         for look, visitor in looks.items():
             page = visitor.open("operators", "table.runs")
             page.get_by_role("link", name="Operators").wait_for()
-            picture(page, "operators", look)
+            picture(page, folder, "operators", look)
+
+
+def take_all(browser: Browser, data: Path, folder: Path, *, followed_for: float) -> None:
+    with served(data) as program:
+        root = program.url.removesuffix("/v1")
+
+        def key_of(caller: str, *more: str) -> str:
+            made: dict[str, Any] = create(data, "--caller", caller, *more)
+            return str(made["key"])
+
+        pricing, travel = key_of("pricing"), key_of("travel")
+        with client_of(program, key=pricing) as api, client_of(program, key=travel) as other:
+            jobs = submit_all(api, other)
+            take(browser, root, pricing, jobs, folder=folder, followed_for=followed_for)
+            ops = key_of("ops", "--scope", "operator")
+            take_operators(browser, root, ops, folder=folder)
 
 
 @contextmanager
@@ -136,21 +163,8 @@ def served(data: Path) -> Iterator[Program]:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as program:
-        root = program.url.removesuffix("/v1")
-
-        def key_of(caller: str, *more: str) -> str:
-            made: dict[str, Any] = create(Path(folder), "--caller", caller, *more)
-            return str(made["key"])
-
-        pricing, travel = key_of("pricing"), key_of("travel")
-        with (
-            client_of(program, key=pricing) as api,
-            client_of(program, key=travel) as other,
-            chromium() as browser,
-        ):
-            take(browser, root, pricing, *submit_all(api, other))
-            take_operators(browser, root, key_of("ops", "--scope", "operator"))
+    with tempfile.TemporaryDirectory() as data, chromium() as browser:
+        take_all(browser, Path(data), FOLDER, followed_for=FOLLOWED_FOR)
 
 
 if __name__ == "__main__":
