@@ -28,6 +28,8 @@ from tests.e2e.conftest import CHROMIUM_FLAGS
 from tests.harness.dashboard import visiting
 from tests.harness.programs import Program, mock_gateway, service
 
+from conveyor.steps.shared.timeline_reads import SHARED_FOR
+
 ROWS = int(os.environ.get("BENCH_ROWS", "1000000"))
 ROUNDS = 5
 DASHBOARDS = 200
@@ -102,6 +104,9 @@ def _open_pages(browser: Browser, program: Program, api: httpx.Client) -> None:
             ]
             figure = f"{statistics.median(times):.0f} ms, at most {max(times):.0f}"
             _tell(f"{page} of {ROWS:,} rows, {state}", figure, "under 1,000 ms")
+        times = [_timeline(api, job_id) for _ in range(ROUNDS)]
+        figure = f"{statistics.median(times):.0f} ms, at most {max(times):.0f}"
+        _tell(f"timeline of {ROWS:,} rows, {state}", figure)
         api.post(f"/jobs/{job_id}/stop").raise_for_status()
     api.delete(f"/jobs/{job_id}").raise_for_status()
 
@@ -120,6 +125,14 @@ def _large_job(api: httpx.Client) -> str:
     ):
         time.sleep(0.1)
     return job_id
+
+
+def _timeline(api: httpx.Client, job_id: str) -> float:
+    """Milliseconds of a reading that is not shared with the one before."""
+    time.sleep(SHARED_FOR.total_seconds() + 0.1)
+    began = time.perf_counter()
+    api.get(f"/jobs/{job_id}/timeline").raise_for_status()
+    return (time.perf_counter() - began) * 1_000
 
 
 def _lines() -> Iterator[bytes]:

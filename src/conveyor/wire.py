@@ -268,6 +268,25 @@ class WireFailures(Document, frozen=True, kw_only=True):
     groups_total: int
 
 
+class WireInterval(Document, frozen=True, kw_only=True):
+    """An interval of a timeline. It ends where the next one begins."""
+
+    started_at: datetime
+    successful: int
+    failed: int
+
+
+class WireTimeline(Document, frozen=True, kw_only=True):
+    """How many tasks of a run ended in each interval of time, without inherited ones."""
+
+    run_id: str
+    interval_seconds: int
+    intervals: list[WireInterval]
+    until: datetime | None = None  # the last ending, of a live run now; None before the first
+    estimated: bool = always(False)  # from a sample of the rows, with the exact counts of the run
+    rows: int = always(0)  # that it rests on
+
+
 class WireAttempt(Document, frozen=True, kw_only=True):
     started_at: datetime
     ended_at: datetime

@@ -111,6 +111,8 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("read.py", "metadata.get(Job)"): ONLY_READ,
     ("read.py", "metadata.jobs"): ONLY_READ,
     ("failure_reads.py", "tasks.failure_groups"): ONLY_READ,
+    ("timeline_reads.py", "tasks.counts"): ONLY_READ,
+    ("timeline_reads.py", "tasks.page"): ONLY_READ,
     ("read.py", "tasks.get"): ONLY_READ,
     ("read.py", "tasks.history"): ONLY_READ,
     ("read.py", "tasks.page"): ONLY_READ,

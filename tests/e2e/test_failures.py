@@ -176,3 +176,18 @@ def test_the_command_lists_groups_and_runs_one_again(run: Run, tmp_path: Path) -
     run("status", job, "--follow")
     assert "did you mean" in run("rerun", job, "--reason", "tiemout", code=1).stderr
     assert "7d" in run("rerun", job, "--older-than", "soon", code=2).stderr
+
+
+def test_a_timeline_counts_all_tasks_by_time(
+    running: Program, api: httpx.Client, client: Conveyor, job: str
+) -> None:
+    told = api.get(f"/jobs/{job}/timeline").raise_for_status().json()
+    assert sum(one["successful"] for one in told["intervals"]) == 4
+    assert sum(one["failed"] for one in told["intervals"]) == 5
+    assert (told["estimated"], told["rows"]) == (False, 9)
+    assert told["until"] == max(row["updated_at"] for row in every_row(api, job))
+    assert api.get(f"/jobs/{job}/runs/{told['run_id']}/timeline").json() == told
+    found = client.timeline(job, run_id=told["run_id"])
+    assert [one.failed for one in found.intervals] == [one["failed"] for one in told["intervals"]]
+    with client_of(running, key="a-stranger") as stranger:
+        assert stranger.get(f"/jobs/{job}/timeline").status_code == 404

@@ -242,6 +242,19 @@ FIELDS: dict[str, Sentences] = {
         "example_task_id": "One of the tasks.",
         "example_url": "The URL of that task.",
     },
+    "WireTimeline": {
+        "interval_seconds": "How long each interval is.",
+        "intervals": "The intervals, from that in which the first task ended; none before that.",
+        "until": "Where the timeline ends: when the last task ended, or the time of the reading "
+        "while the run is live.",
+        "estimated": "Whether the intervals were estimated from a sample of the rows. The sums are "
+        "exact.",
+        "rows": "How many rows of ended tasks were read.",
+    },
+    "WireInterval": {
+        "successful": "How many tasks succeeded in it.",
+        "failed": "How many tasks failed in it.",
+    },
     "WireHistory": {"events": "The attempts that have ended, in the order in which they ended."},
     "WireAttempt": {
         "attempt": "The number of the attempt, from 1.",
@@ -368,6 +381,7 @@ PARTS: Sentences = {
     "history": "Results",
     "runs": "Runs",
     "events": "Runs",
+    "timeline": "Runs",
 }
 INTRODUCTION = (
     "A durable inbox for scrape jobs. Speaks the ZenRows Batch API.\n\n"

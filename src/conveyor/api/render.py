@@ -17,6 +17,7 @@ from conveyor.domain.progress import RunProgress, Waiting
 from conveyor.domain.run import Run, RunStatus
 from conveyor.domain.signing import SigningKeys
 from conveyor.domain.task import Attempt, Task, TaskStatus
+from conveyor.domain.timeline import Timeline
 from conveyor.domain.webhook import Webhook
 from conveyor.ports.control_queue import DeadLetter
 from conveyor.ports.coordination import Member
@@ -209,6 +210,22 @@ def _group_shown(group: FailureGroup, example: FailureExample | None) -> wire.Wi
         detail=example.detail if example else "",
         example_task_id=group.example,
         example_url=example.url if example else None,
+    )
+
+
+def timeline_shown(run: Run, timeline: Timeline) -> wire.WireTimeline:
+    return wire.WireTimeline(
+        run_id=run.id,
+        interval_seconds=timeline.seconds,
+        until=timeline.until,
+        estimated=timeline.is_estimated,
+        rows=timeline.rows,
+        intervals=[
+            wire.WireInterval(
+                started_at=one.started_at, successful=one.successful, failed=one.failed
+            )
+            for one in timeline.intervals
+        ],
     )
 
 

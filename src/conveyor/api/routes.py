@@ -144,6 +144,14 @@ ROUTES: tuple[Route, ...] = (
         answer=wire.WireProgress, media_type=EVENT_STREAM,
     ),
     Route(
+        "GET", JOB + "/timeline", "get_timeline", "Count the tasks of the latest run by time",
+        answer=wire.WireTimeline,
+    ),
+    Route(
+        "GET", RUN + "/timeline", "get_timeline", "Count the tasks of a run by time",
+        answer=wire.WireTimeline,
+    ),
+    Route(
         "GET", JOB + "/ingest_errors", "ingest_errors", "Report the bad rows of the latest run's list",
         answer=wire.WireBadRow, media_type=NDJSON,
     ),

@@ -45,7 +45,7 @@ from conveyor.steps.rerun import RerunJob
 from conveyor.steps.schedules import FireSchedules, ManageSchedules
 from conveyor.steps.scrape import Scrape
 from conveyor.steps.settle import Settle
-from conveyor.steps.shared.failure_reads import FailureReader
+from conveyor.steps.shared.failure_reads import MOST_SHARED, FailureReader
 from conveyor.steps.shared.gateway_key_check import GatewayKeyCheck
 from conveyor.steps.shared.idempotency import Idempotency
 from conveyor.steps.shared.loop_slices import LoopSlices
@@ -53,6 +53,8 @@ from conveyor.steps.shared.notifier import Notifier
 from conveyor.steps.shared.open_counts import FindOpenCounts, OpenCountReader
 from conveyor.steps.shared.quotas import CheckQuota, Quotas
 from conveyor.steps.shared.run_waits import FindWaits
+from conveyor.steps.shared.shared_readings import SharedReadings
+from conveyor.steps.shared.timeline_reads import MOST_KEPT, TimelineReader
 from conveyor.steps.shared.webhook_sender import WebhookSender
 from conveyor.steps.shared.work_limits import DEFAULT_SIZES, Sizes
 from conveyor.steps.submit import SubmitJob
@@ -301,7 +303,15 @@ def _read(shared: _Shared, metrics: Metrics) -> Read:
         blobs=engines.blobs,
         coordination=engines.coordination,
         find_failures=FailureReader(
-            tasks=engines.tasks, clock=engines.clock, count=metrics.read_rows.inc
+            tasks=engines.tasks,
+            count=metrics.read_rows.inc,
+            shared=SharedReadings(clock=engines.clock, most=MOST_SHARED),
+        ).find,
+        find_timeline=TimelineReader(
+            tasks=engines.tasks,
+            clock=engines.clock,
+            count=metrics.read_rows.inc,
+            shared=SharedReadings(clock=engines.clock, most=MOST_KEPT),
         ).find,
         waits=shared.waits,
         open_counts=shared.open_counts,

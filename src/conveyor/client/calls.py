@@ -33,6 +33,7 @@ from conveyor.client.models import (
     RunPage,
     SubmittedJob,
     TaskResult,
+    Timeline,
     latest_run,
 )
 from conveyor.client.results import OnReceived, completed_export, content_of, download, export_state
@@ -296,6 +297,13 @@ class Calls(SettingCalls):
         """
         path = path_of(*of_run(job_id, run_id, "failures"), query={"limit": limit})
         return await self._transport.read(Failures, path)
+
+    async def timeline(self, job_id: str, *, run_id: str | None = None) -> Timeline:
+        """How many tasks succeeded and failed in each interval of time, by default of the latest run.
+
+        For a large run this is an estimate from a sample of its rows.
+        """
+        return await self._transport.read(Timeline, path_of(*of_run(job_id, run_id, "timeline")))
 
     async def rerun(
         self,

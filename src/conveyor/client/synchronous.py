@@ -131,6 +131,7 @@ class Conveyor:
     pause = _waited(Calls.pause)
     resume = _waited(Calls.resume)
     failures = _waited(Calls.failures)
+    timeline = _waited(Calls.timeline)
     rerun = _waited(Calls.rerun)
     delete = _waited(Calls.delete)
     delete_run = _waited(Calls.delete_run)

@@ -19,6 +19,7 @@ from conveyor.domain.run import IngestStatus, Run
 from conveyor.domain.selection import ALL, Selection, matcher
 from conveyor.domain.task import Attempt, Task, TaskStatus, expires_at, has_expired
 from conveyor.domain.task_list.reader import error_reports
+from conveyor.domain.timeline import Timeline
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.bodies import Bodies
@@ -30,6 +31,7 @@ from conveyor.steps.shared.failure_reads import FindFailures, FoundFailures
 from conveyor.steps.shared.open_counts import FindOpenCounts, find_no_open_counts
 from conveyor.steps.shared.ownership import latest_run, own_job, own_run
 from conveyor.steps.shared.run_waits import FindWaits, find_no_waits
+from conveyor.steps.shared.timeline_reads import FindTimeline
 
 REPORTS = 500  # listed at a time
 HOT = timedelta(milliseconds=250)  # how long pollers of a run share one read of its counts
@@ -103,6 +105,7 @@ class Read:
     coordination: Coordination
     clock: Clock
     find_failures: FindFailures
+    find_timeline: FindTimeline
     waits: FindWaits = find_no_waits
     open_counts: FindOpenCounts = find_no_open_counts
     count: Callable[[int], None] = lambda _: None  # rows read for pages of results
@@ -232,6 +235,14 @@ class Read:
         job = await own_job(self.metadata, caller, job_id)
         run = await own_run(self.metadata, job, run_id)
         return await self.find_failures(run, limit)
+
+    async def timeline(
+        self, caller: CallerId, job_id: JobId, run_id: RunId | None
+    ) -> tuple[Run, Timeline]:
+        """When the tasks of a run ended, of the latest run when none is named."""
+        job = await own_job(self.metadata, caller, job_id)
+        run = await own_run(self.metadata, job, run_id)
+        return run, await self.find_timeline(run)
 
     async def _parts(
         self, run: Run, limit: int, after: int, statuses: frozenset[TaskStatus] | None

@@ -36,6 +36,8 @@ CONTRACT = {
     ("POST", f"{JOB}/rerun"),
     ("GET", f"{JOB}/failures"),
     ("GET", f"{RUN}/failures"),
+    ("GET", f"{JOB}/timeline"),
+    ("GET", f"{RUN}/timeline"),
     ("PUT", f"{JOB}/schedule"),
     ("POST", f"{JOB}/schedule/state"),
     ("GET", f"{JOB}/webhook"),

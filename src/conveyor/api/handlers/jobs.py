@@ -116,6 +116,10 @@ class JobHandlers:
     async def get_run(self, request: Request) -> Response:
         return await self._run(request, run_id(request))
 
+    async def get_timeline(self, request: Request) -> Response:
+        found = await self.read.timeline(*caller_and_job(request), run_or_latest(request))
+        return json_response(render.timeline_shown(*found))
+
     async def delete_run(self, request: Request) -> Response:
         await self.deleting.run(*caller_and_job(request), run_id(request))
         return Response(status_code=202)

@@ -11,7 +11,13 @@ from conveyor.domain.task import AttemptFailed, Task
 from conveyor.errors import Unavailable
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.shared.attempt import CallResult
-from conveyor.steps.shared.failure_reads import MOST_SHARED, SHARED_FOR, FailureReader
+from conveyor.steps.shared.failure_reads import (
+    MOST_SHARED,
+    SHARED_FOR,
+    FailureReader,
+    FoundFailures,
+)
+from conveyor.steps.shared.shared_readings import SharedReadings
 from conveyor.testing.factories import a_problem, refused, settlement
 from tests.harness.memory_service import House, a_house
 
@@ -31,7 +37,8 @@ async def _fail_one(house: House, run_id: RunId) -> None:
 
 
 def _reader(house: House, tasks: Any) -> FailureReader:
-    return FailureReader(tasks=cast("Tasks", tasks), clock=house.clock, count=lambda _: None)
+    shared: SharedReadings[FoundFailures] = SharedReadings(clock=house.clock, most=MOST_SHARED)
+    return FailureReader(tasks=cast("Tasks", tasks), count=lambda _: None, shared=shared)
 
 
 async def test_all_who_ask_within_a_second_share_one_reading() -> None:
@@ -48,7 +55,7 @@ async def test_all_who_ask_within_a_second_share_one_reading() -> None:
     house.clock.advance(SHARED_FOR + timedelta(milliseconds=1))
     assert (await reader.find(run, LIMIT))[0][0].count == 2
     assert tasks.reads == 2
-    assert len(reader.readings) == 1
+    assert len(reader.shared.readings) == 1
 
 
 async def test_the_last_failures_of_a_run_are_seen_as_soon_as_it_has_ended() -> None:
@@ -103,7 +110,7 @@ async def test_few_readings_are_kept() -> None:
     reader = _reader(house, house.tasks)
     for limit in range(2 * MOST_SHARED):
         await reader.find(run, limit)
-    assert len(reader.readings) <= MOST_SHARED + 1
+    assert len(reader.shared.readings) <= MOST_SHARED + 1
 
 
 class _Counted:
