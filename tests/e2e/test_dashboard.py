@@ -29,6 +29,7 @@ from tests.e2e.dashboard_actions import (
     export,
     heading,
     keep_a_schedule,
+    latest_run,
     paste,
     pause_resume_and_stop,
     read_row,
@@ -37,7 +38,7 @@ from tests.e2e.dashboard_actions import (
     upload,
     use_webhook,
 )
-from tests.e2e.polling import ended
+from tests.e2e.polling import ended, until
 from tests.e2e.receiver import Receiver, receiving
 from tests.harness.dashboard import PATIENCE, Visitor, visiting
 from tests.harness.programs import Program, service
@@ -54,6 +55,7 @@ BLOCKED = re.compile(r"Content Security Policy|sandboxed")
 expect.set_options(timeout=PATIENCE)
 
 GONE = "https://permanent.example"
+PLOTTED = re.compile("at most [1-9]")
 SLOW = "https://slow.example/?ms=60000"
 
 
@@ -136,6 +138,29 @@ def test_a_row_shows_its_attempts_and_its_page_in_a_frame_that_can_do_nothing(
     page.get_by_role("link", name="Failed", exact=True).click()
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(page.locator("tbody tr")).to_contain_text("Page not found")
+
+
+def test_the_plot_has_what_ended_before_the_page_was_opened(
+    visitor: Visitor, api: httpx.Client
+) -> None:
+    job_id = submit(api, *(f"{OK}/{n}" for n in range(5)), f"{GONE}/x")
+    ended(api, job_id)
+    page = visitor.open(f"jobs/{job_id}", ".plot canvas")
+    expect(page.get_by_role("img", name=PLOTTED)).to_be_visible()
+
+    slow = (f"https://slow.example/{n}?ms=1000" for n in range(500))
+    live = submit(api, *(f"{OK}/{n}" for n in range(20)), *slow, max_inflight=1)
+    until(lambda: latest_run(api, live)["stats"]["completed"] > 20)
+    no_event = {"content_type": "text/event-stream", "body": ": none\n\n"}
+    page.route("**/events", lambda route: route.fulfill(**no_event))
+    visitor.open(f"jobs/{live}", ".plot canvas")
+    expect(page.get_by_role("img", name=PLOTTED)).to_be_visible()
+    time = page.locator(".u-legend tr").first
+    before = time.inner_text()
+    page.unroute("**/events")
+    expect(time).not_to_have_text(before)  # the events follow the timeline
+    api.post(f"/jobs/{live}/stop").raise_for_status()
+    expect(heading(page)).to_contain_text("Stopped")
 
 
 # Hostile texts, and other callers.

@@ -1,11 +1,18 @@
-// Throughput and failures of a run, as seen by this tab. The API keeps no history of rates, so the
-// plot begins when the page is opened; it is kept while the tab stays open.
+// Throughput and failures of a run: its timeline, and what this tab has seen of a live run since.
 
 import { html, useEffect, useRef } from "./preact.js";
 import { rate } from "./format.js";
 
 const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
-const timeOf = (seconds) => (seconds == null ? "–" : clock.format(seconds * 1000));
+const dated = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const DAY = 86_400;
+
+/** A time on the axis of a plot, with its day if the plot has several. */
+function timeOf(seconds, plot) {
+  if (seconds == null) return "–";
+  const { min, max } = plot.scales.x;
+  return (max - min > DAY ? dated : clock).format(seconds * 1000);
+}
 
 const LONGEST = 3600; // samples of a run
 const samplesOf = new Map();
@@ -33,9 +40,43 @@ export function noteSample(progress) {
 
 export const samples = (run) => samplesOf.get(run);
 
+/**
+ * The points of a timeline, if it could be loaded. If the run was live then, those of the samples
+ * follow that were taken after its end; a run that had ended has no others.
+ */
+export function plotted(loaded, seen) {
+  const points = loaded ? pointsOf(loaded.timeline, loaded.live) : [];
+  const { live = true, timeline } = loaded || {};
+  const until = timeline?.until ? secondsOf(timeline.until) : -Infinity;
+  if (live) seen?.times.forEach((time, at) => {
+    if (time > until) points.push([time, seen.rates[at], seen.failures[at]]);
+  });
+  const [times, rates, failures] = [0, 1, 2].map((column) => points.map((point) => point[column]));
+  return { times, rates, failures };
+}
+
+const secondsOf = (text) => new Date(text) / 1000;
+
+/** A point in the middle of each interval, with none before the first or after the end of the run. */
+function pointsOf({ intervals, interval_seconds: length, until }, isLive) {
+  if (!intervals.length) return [];
+  const points = [[secondsOf(intervals[0].started_at), 0, 0]];
+  for (const { started_at, successful, failed } of intervals) {
+    const begin = secondsOf(started_at);
+    // The last interval of a live run is not over. A short part of it says little about the rate.
+    const seconds = isLive ? Math.min(secondsOf(until) - begin, length) : length;
+    if (seconds < length / 2) continue;
+    points.push([begin + seconds / 2, (successful + failed) / seconds, failed / seconds]);
+  }
+  if (!isLive) points.push([secondsOf(intervals.at(-1).started_at) + length, 0, 0]);
+  return points;
+}
+
 export function Plot({ data, version }) {
   const place = useRef();
   const plot = useRef();
+  const current = useRef();
+  current.current = rows(data);
   useEffect(() => {
     let gone = false;
     let observer;
@@ -44,7 +85,7 @@ export function Plot({ data, version }) {
       const { default: UPlot } = await import("./vendor/uplot.js");
       if (gone) return;
       plot.current?.destroy();
-      plot.current = new UPlot(options(place.current.clientWidth), rows(data), place.current);
+      plot.current = new UPlot(options(place.current.clientWidth), current.current, place.current);
     };
     draw();
     dark.addEventListener("change", draw);
@@ -59,14 +100,14 @@ export function Plot({ data, version }) {
       plot.current?.destroy();
     };
   }, []);
-  useEffect(() => plot.current?.setData(rows(data)), [version]);
-  return html`<div class="plot" ref=${place} role="img" aria-label="Tasks done and failed per second over time"></div>`;
+  useEffect(() => plot.current?.setData(current.current), [version]);
+  return html`<div class="plot" ref=${place} role="img" aria-label=${`Tasks done and failed over time, at most ${rate(Math.max(...data.rates))}`}></div>`;
 }
 
 const rows = (data) => [data.times, data.rates, data.failures];
 
 /** The legend shows what the pointer is at, or else the latest sample. */
-const latest = (shown) => (plot, value, series, index) => shown(index == null ? plot.data[series].at(-1) : value);
+const latest = (shown) => (plot, value, series, index) => shown(index == null ? plot.data[series].at(-1) : value, plot);
 
 function options(width) {
   const style = getComputedStyle(document.documentElement);
@@ -93,8 +134,8 @@ function options(width) {
     cursor: { y: false },
     scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
     axes: [
-      { ...axis, space: 90, size: 32, values: (_, values) => values.map(timeOf) },
-      { ...axis, size: 56, values: (_, values) => values.map(rate) },
+      { ...axis, space: 90, size: 32, values: (plot, values) => values.map((value) => timeOf(value, plot)) },
+      { ...axis, size: 56, values: (_, values) => values.map((value) => rate(value)) },
     ],
     series: [
       { label: "Time", value: latest(timeOf) },

@@ -1,7 +1,8 @@
 import { html } from "../preact.js";
 import { at, count, duration, format, money, percent, plural, rate, relative, schedule, words } from "../format.js";
-import { Bar, Figure, Status, isLive, link, useNow } from "../ui.js";
-import { Plot, samples } from "../plot.js";
+import { get } from "../api.js";
+import { Bar, Figure, Status, isLive, link, useLoad, useNow } from "../ui.js";
+import { Plot, plotted, samples } from "../plot.js";
 
 const MOST_OPEN = 10_000; // tasks of a kind that the API counts
 
@@ -10,7 +11,7 @@ export function Overview({ job, run, progress }) {
   return html`
     ${run && html`<${Waiting} run=${run} now=${now} /><${Funnel} job=${job} run=${run} progress=${progress} now=${now} />`}
     ${!run && html`<p class="notice">${job.next_scheduled_run ? `The first run begins ${relative(job.next_scheduled_run, now)}, at ${at(job.next_scheduled_run)}.` : "This job has not run yet."}</p>`}
-    ${run && html`<${Throughput} run=${run} />`}
+    ${run && html`<${Throughput} key=${run.run_id} job=${job} run=${run} />`}
     ${run?.stats.failed > 0 && html`<${Reasons} job=${job} run=${run} />`}
     <${About} job=${job} run=${run} now=${now} />`;
 }
@@ -82,13 +83,17 @@ function Reasons({ job, run }) {
     </section>`;
 }
 
-function Throughput({ run }) {
-  const seen = samples(run.run_id);
-  if (!seen?.times.length) return null;
+function Throughput({ job, run }) {
+  const live = isLive(run);
+  const path = `/jobs/${job.job_id}/runs/${run.run_id}/timeline`;
+  const { data: loaded } = useLoad(async () => ({ live, timeline: await get(path) }), [path, live]);
+  const data = plotted(loaded, samples(run.run_id));
+  if (!data.times.length) return null;
+  const { estimated, rows } = loaded?.timeline || {};
   return html`
     <section class="card">
-      <h2>Throughput <small>since this page was opened</small></h2>
-      <${Plot} key=${run.run_id} data=${seen} version=${seen.times.at(-1)} />
+      <h2>Throughput ${estimated && html`<small>estimated from ${count(rows)} rows</small>`}</h2>
+      <${Plot} data=${data} version=${`${data.times.length} ${data.times.at(-1)}`} />
     </section>`;
 }
 
