@@ -21,6 +21,7 @@ from conveyor.errors import CallerFault, ConveyorError, Unavailable
 from conveyor.settings import Settings
 from conveyor.settings_loader import CHOICES
 from tests.docs import alarms
+from tests.docs.api_reference import api_page
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 ABOUT_SETTINGS = (
@@ -67,6 +68,7 @@ HEAD = "Made from the code by `make reference`; change it there.\n"
 def pages() -> dict[str, str]:
     """Every page by its name."""
     return {
+        "api.md": api_page(HEAD),
         "settings.md": settings_page(),
         "engines.md": engines_page(),
         "errors.md": errors_page(),
