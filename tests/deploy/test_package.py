@@ -19,6 +19,7 @@ from conveyor.cli import main
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MOST_INSTALLED = 150 << 20  # bytes of what `make demo` installs, pip included
 PACKED = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt")
 TOOLS = ("build==1.6.1", "pipx==1.18.4", "uv==0.13.8")
 VERSION = "9.8.7"
@@ -106,6 +107,8 @@ def test_the_version_without_git_is_the_fallback(tools: Path, tmp_path: Path) ->
 def test_the_wheel_runs_in_a_clean_environment(dist: Path, tmp_path: Path) -> None:
     [wheel] = dist.glob("*.whl")
     programs = _environment(tmp_path / "clean", f"{wheel}[demo]")
+    files = [path for path in (tmp_path / "clean").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < MOST_INSTALLED
     _check([programs / "conveyor"], tmp_path)
 
 
