@@ -28,9 +28,8 @@ from conveyor.domain.job import RunPlace
 from conveyor.domain.task import NewRow, SettleDecision, StoredBody, TaskSpec, TaskStatus, new_tasks
 from conveyor.testing.factories import settlement
 
-TASKS = int(
-    os.environ.get("TASKS", "2000000")
-)  # half of them in the run that is listed and removed
+# Half of them are in the run that is listed and removed.
+TASKS = int(os.environ.get("TASKS", "2000000"))
 MANY_RUNS = 1_000
 CHUNK = 2_000
 GROUPS = (250, 100)

@@ -63,6 +63,7 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("doctor.py", "metadata.page(Export)"): ONLY_READ,
     ("doctor.py", "metadata.page(FileInput)"): ONLY_READ,
     ("doctor.py", "metadata.page(Job)"): ONLY_READ,
+    ("doctor.py", "metadata.page(Run)"): ONLY_READ,
     ("doctor.py", "metadata.runs"): ONLY_READ,
     ("doctor.py", "tasks.runs_held"): ONLY_READ,
     ("export.py", "blobs.read"): ONLY_READ,

@@ -425,6 +425,8 @@ async def test_a_rerun_before_the_first_row_that_matches_does_not_get_into_the_l
     sky.before[path] = [answer(pages[0]), answer(pages[1])]
     found = [one.task_id async for one in client.results("j", bodies=False, code=["X", "Y"])]
     assert found == ["a"]
+    with pytest.raises(TypeError, match="code must be a list"):
+        [one async for one in client.results("j", bodies=False, code="X")]
 
 
 async def test_bodies_are_fetched_ahead_within_the_bound_and_told_in_order(

@@ -80,10 +80,11 @@ def test_a_submit_that_is_changed_after_its_answer_was_lost_is_another_one(
         route.abort("connectionreset")
 
     page.route(lambda url: url.endswith("/v1/jobs"), refuse)
-    for urls in (f"{OK}/1", f"{OK}/1", f"{OK}/2"):
+    for turn, urls in enumerate((f"{OK}/1", f"{OK}/1", f"{OK}/2"), 1):
         page.get_by_label("URLs, one a line").fill(urls)
         page.get_by_role("button", name="Submit job").click()
         until(lambda: page.get_by_role("button", name="Submit job").is_enabled())
+        until(lambda: len(keys) == turn)  # noqa: B023
         expect(page.get_by_role("alert")).to_be_visible()
     assert keys[0] == keys[1] != keys[2]
 

@@ -55,8 +55,8 @@ BUGS = {
     "postgres-settle-by-any-holder": Bug(
         "a settle on PostgreSQL ignores which process holds the claim",
         "conveyor.adapters.postgres.work",
-        "       AND held.holder = $2\n",
-        "       AND $2 = $2\n",
+        " AND held.holder = $2\n",
+        " AND $2 = $2\n",
         "tests/postgres/test_races.py",
     ),
     "postgres-renew-loses-settled": Bug(
@@ -65,10 +65,17 @@ BUGS = {
         """SELECT run_no, idx, claim_no FROM given
  WHERE EXISTS (SELECT 1 FROM held
                 WHERE held.run_no = given.run_no AND held.idx = given.idx
-                  AND held.claim_no = given.claim_no AND holder = $6)
+                  AND held.claim_no = given.claim_no AND holder = $6 OFFSET 0)
 """,
         "SELECT run_no, idx, claim_no FROM given JOIN alive USING (run_no, idx)\n",
         "tests/postgres/test_races.py",
+    ),
+    "postgres-join-by-equality": Bug(
+        "a settle on PostgreSQL may be planned as a read of all claims",
+        "conveyor.adapters.postgres.database",
+        'return f"{left} >= {right} AND {left} <= {right}"',
+        'return f"{left} = {right}"',
+        "tests/postgres/test_plans.py",
     ),
     "postgres-claim-of-one-range": Bug(
         "a claim on PostgreSQL takes tasks of the first ranges only",

@@ -147,7 +147,7 @@ def _fill(ballast: Path) -> None:
 
 
 async def _repeated(call: Callable[[], Awaitable[None]]) -> None:
-    while True:
+    for _ in range(MANY // GROUP):
         await call()
 
 

@@ -16,7 +16,7 @@ from conveyor.cli.hints import Advised
 from conveyor.cli.jobs import JOB_HEADS, Listed, job_row, list_rows
 from conveyor.client import ApiError, Conveyor, Job
 from conveyor.client.transport import decoded
-from conveyor.domain.ids import stands_for_id
+from conveyor.domain.ids import stands_for_id, whole_id
 
 SOMETHING_IS_DOWN = 1
 ADVICE = {
@@ -219,7 +219,7 @@ def _change_run(service: Endpoint, job: str, action: str, *, as_json: bool) -> N
 def _live_job(client: Conveyor, text: str) -> str:
     """The job of a live run that `@last` or the beginning of an id stands for."""
     if not stands_for_id(text):
-        return text
+        return whole_id(text) or text
     rows = list_rows(client, "runs", "operator", "runs", limit=sys.maxsize)["runs"]
     jobs = {decoded(raw, wire.WireLiveRun).run.job_id for raw in rows}
     return full_id(text, iter(sorted(jobs, reverse=True)), "live job")

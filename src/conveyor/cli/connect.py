@@ -19,7 +19,7 @@ from conveyor.client.errors import AuthenticationError, NotFoundError
 from conveyor.client.models import JobPage
 from conveyor.client.transport import OnOutage, decoded
 from conveyor.domain.api_key import Scope
-from conveyor.domain.ids import LAST, is_ulid, stands_for_id
+from conveyor.domain.ids import LAST, stands_for_id, whole_id
 from conveyor.errors import ConveyorError, RefusedToStart
 from conveyor.wire import WireIdentity
 
@@ -202,10 +202,8 @@ def why_no_run(job: Job) -> str:
 
 def full_job_id(service: Endpoint, text: str) -> str:
     """The id that `@last` or the beginning of an id stands for; any other text is left as it is."""
-    if is_ulid(text.upper()):
-        return text.upper()
     if not stands_for_id(text):
-        return text
+        return whole_id(text) or text
     with service.client() as client:
         known = (job.job_id for job in islice(client.jobs(), MOST_SEARCHED))
         return full_id(text, known, "job")
@@ -214,7 +212,7 @@ def full_job_id(service: Endpoint, text: str) -> str:
 def full_run_id(service: Endpoint, job: str, text: str) -> str:
     """The same of the runs of a job."""
     if not stands_for_id(text):
-        return text
+        return whole_id(text) or text
     with service.client() as client:
         known = (run.run_id for run in islice(client.runs(job), MOST_SEARCHED))
         return full_id(text, known, "run")

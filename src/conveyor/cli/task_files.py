@@ -184,12 +184,15 @@ def _decompressed(beginning: bytes) -> bytes:
 def open_list(file: str, held: bytes | None = None) -> Iterator[Iterator[ListedTask]]:
     """The tasks of a file one by one, up to a bad line, which ends the command.
 
-    All bad lines are named then: the rest of the file is read for them. `held` is the whole list, where it was read before.
+    All bad lines are named then: the rest of a file is read for them, but not of a pipe, which may
+    have no end. `held` is the whole list, where it was read before.
     """
     name = list_name(file)
     try:
         with _opened(file, held) as source:
-            yield _checked(_tasks(source, name, Path(file).suffix.lower()), name)
+            has_end = held is not None or file != STDIN
+            tasks = _tasks(source, name, Path(file).suffix.lower())
+            yield _checked(tasks, name, has_end=has_end)
     except OSError as error:
         raise RefusedToStart(f"{name}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -204,10 +207,12 @@ def _opened(file: str, held: bytes | None) -> TextIO:
     return Path(file).open(encoding=ENCODING, newline="")
 
 
-def _checked(lines: Iterator[ListedTask | BadLine], name: str) -> Iterator[ListedTask]:
+def _checked(
+    lines: Iterator[ListedTask | BadLine], name: str, *, has_end: bool
+) -> Iterator[ListedTask]:
     for one in lines:
         if isinstance(one, BadLine):
-            raise _unusable(chain([one], lines), name)
+            raise _unusable(chain([one], lines if has_end else []), name)
         yield one
 
 

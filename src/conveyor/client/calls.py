@@ -442,6 +442,9 @@ def _filters(status: str | None, conditions: RowConditions) -> dict[str, str]:
         known = ", ".join(sorted(RowConditions.__optional_keys__))
         raise TypeError(f"conditions must be among {known}, got {unknown[0]!r}")
     given = cast("Mapping[str, Sequence[str] | None]", conditions)
+    for name, values in given.items():
+        if isinstance(values, str):
+            raise TypeError(f"{name} must be a list of texts, got {values!r}")
     filters = {name: ",".join(values) for name, values in given.items() if values is not None}
     return filters if status is None else {"status": status, **filters}
 

@@ -37,7 +37,7 @@ async def rows(
 ) -> AsyncGenerator[bytes, None]:
     """Every row of one run as the service sent it, by default of the latest run."""
     cursor: str | None = None
-    if run_id is None and filters.keys() - {"status"}:
+    if run_id is None and filters:
         # The first pages may be empty, and so would not tell the run.
         run_id = latest_run(await transport.read(Job, path_of("jobs", job_id))).run_id
     while True:

@@ -29,6 +29,11 @@ def stands_for_id(text: str) -> bool:
     return text == LAST or ID_PREFIX.fullmatch(text) is not None
 
 
+def whole_id(text: str) -> str | None:
+    """A ULID as it is stored; None if the text is none. People also type them in lower case."""
+    return text.upper() if is_ulid(text.upper()) else None
+
+
 def ulid(milliseconds: int, randomness: int) -> str:
     """The ULID of a time in milliseconds (48 bits) and 80 random bits."""
     value = (milliseconds << 80) | randomness

@@ -2,7 +2,7 @@
 
 A small run is counted from all its rows. Of a large one only a sample of the rows is known, evenly
 spaced by index, with the exact counts of the run. Tasks that are neighbours by index often end
-together, so the endings of a sample come in clumps, with nothing between them. So a sample is not
+together, so the endings of a sample come in groups, with nothing between them. So a sample is not
 counted: it gives points in time by which a known share of the tasks had ended, and the counts are
 spread evenly between two points.
 """
@@ -18,7 +18,7 @@ MOST_INTERVALS = 120
 DAY = 86_400
 # Seconds of an interval, and then whole days.
 LENGTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200)
-CLUMP = 16  # endings of a sample for each point, as many as the rows that are read at a place
+NEIGHBOURS = 16  # endings of a sample for each point, as many as the rows that are read at a place
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False):
@@ -84,11 +84,11 @@ def estimated(
         return [after - before for before, after in pairwise(sums)]
 
     succeeded = [ending.at.timestamp() for ending in sample if not ending.failed]
-    lost = [ending.at.timestamp() for ending in sample if ending.failed]
+    failures = [ending.at.timestamp() for ending in sample if ending.failed]
     return Timeline(
         seconds=seconds,
         until=until,
-        intervals=_intervals(starts, spread(successful, succeeded), spread(failed, lost)),
+        intervals=_intervals(starts, spread(successful, succeeded), spread(failed, failures)),
         rows=len(sample),
         is_estimated=True,
     )
@@ -116,10 +116,10 @@ def _starts(first: datetime, last: datetime, seconds: int) -> range:
 
 def _points(times: Sequence[float], first: float, last: float) -> list[tuple[float, float]]:
     """Times with the share of the endings before each of them."""
-    clumps = [times[start : start + CLUMP] for start in range(0, len(times), CLUMP)]
+    groups = [times[start : start + NEIGHBOURS] for start in range(0, len(times), NEIGHBOURS)]
     middles = [
-        (clump[len(clump) // 2], (number * CLUMP + len(clump) / 2) / len(times))
-        for number, clump in enumerate(clumps)
+        (group[len(group) // 2], (number * NEIGHBOURS + len(group) / 2) / len(times))
+        for number, group in enumerate(groups)
     ]
     return [(first, 0.0), *middles, (last, 1.0)]
 

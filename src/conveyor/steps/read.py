@@ -315,7 +315,7 @@ class Read:
         """The body that a signed link names; the link is the authority."""
         job = await self.metadata.get(Job, job_id)
         if job is None or job.status is JobStatus.DELETED:
-            raise NotFound("No such result")
+            raise NotFound("No such task")
         return self._open(job, await self._own_task(job, run_id, task_id))
 
     async def history(

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.domain.timeline import (
-    CLUMP,
     DAY,
     LENGTHS,
     MOST_INTERVALS,
+    NEIGHBOURS,
     Ending,
     Timeline,
     counted,
@@ -105,13 +105,13 @@ def test_a_run_without_endings_has_no_intervals() -> None:
     assert Timeline().intervals == ()
 
 
-def test_clumps_of_neighbours_become_an_even_rate() -> None:
+def test_groups_of_neighbours_become_an_even_rate() -> None:
     """64 groups of tasks that ended together, of a run of 100 tasks a second."""
     number, span = 64, 100.0
     sample = [
         Ending(_after((2 * place + 1) * span / (2 * number)))
         for place in range(number)
-        for _ in range(CLUMP)
+        for _ in range(NEIGHBOURS)
     ]
     timeline = estimated(
         sample, successful=10_000, failed=0, first=BEGAN, until=_after(span - 0.001)

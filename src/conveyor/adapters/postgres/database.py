@@ -161,11 +161,12 @@ class PostgresDatabase:
         try:
             connection = await connections.acquire(timeout=ACQUIRED_WITHIN)
         except TimeoutError as error:
-            used = connections.get_size() - connections.get_idle_size()
+            used, most = connections.get_size(), connections.get_max_size()
+            if used < most or connections.get_idle_size():
+                raise  # it did not connect in time
             raise Unavailable(
-                f"PostgreSQL at {self.address}: no connection within {ACQUIRED_WITHIN:.0f} s: {used} "
-                f"of the {connections.get_max_size()} for {pool.value} are in use (`connections` in "
-                "the address has the number for all)"
+                f"PostgreSQL at {self.address}: all {most} connections for {pool.value} were in use "
+                f"for {ACQUIRED_WITHIN:.0f} s: raise `connections` in the address"
             ) from error
         try:
             yield connection

@@ -80,7 +80,7 @@ class PostgresPermits:
         self._lease = lease.total_seconds()
         self._numbers = count(1)  # of permits, writes and notifications
         self._held: dict[str, Expiries] = {}
-        self._lock = asyncio.Lock()
+        self._lock, self._reserving = asyncio.Lock(), asyncio.Lock()
         self._may_differ: set[str] = set()  # names of rows that a failed call may have written
 
     async def reserve(self, wants: Mapping[str, PermitRequest]) -> Mapping[str, Sequence[str]]:
@@ -102,8 +102,9 @@ class PostgresPermits:
                     self._held[name] = self._live(name) | some
             return granted
 
-        async with _in_time():
-            # First a connection, then the turn: renewals need the turn, and not this connection.
+        async with _in_time(), self._reserving:
+            # First a connection, then the turn: renewals need the turn, and not this connection. One
+            # at a time, because claims and settles need the other connections.
             granted = await self._database.run(operation, pool=Pool.WORK)
         return {name: [*some] for name, some in granted.items()}
 

@@ -85,7 +85,7 @@ def check_ids(request: Request) -> None:
         if name == "caller":  # its handler says what a name must be
             continue
         if not (TASK_ID if name == "task" else ULID).fullmatch(text):
-            raise NotFound(f"No such {name}")
+            raise NotFound(f"No such {'dead letter' if name == 'message' else name}")
 
 
 def job_id(request: Request) -> JobId:

@@ -7,7 +7,7 @@ runs, and the audit of each run. It only reads, so it may run at any time.
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from msgspec import structs
 
@@ -25,7 +25,7 @@ from conveyor.domain.audit import (
 from conveyor.domain.batch import Batch
 from conveyor.domain.export import Export, ExportStatus, export_blob
 from conveyor.domain.file_input import FileInput
-from conveyor.domain.ids import LAST, JobId, RunId, stands_for_id
+from conveyor.domain.ids import LAST, JobId, RunId, stands_for_id, whole_id
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
 from conveyor.ports.blobs import Blobs
@@ -106,12 +106,12 @@ class Doctor:
     async def _with_full_ids(self, scope: DoctorScope) -> DoctorScope:
         """Replace `@last` and beginnings of ids by the ids that they stand for."""
         job_id, run_id = scope.job_id, scope.run_id
-        if job_id and stands_for_id(job_id):
+        if job_id:
             jobs = every(self.metadata, Job)
             ids = (job.id async for job in jobs if job.status is not JobStatus.DELETED)
             job_id = await _full_id(job_id, ids)
-        if run_id and stands_for_id(run_id):
-            runs = every(self.metadata, Run)
+        if run_id:
+            runs = runs_of(self.metadata, job_id) if job_id else every(self.metadata, Run)
             run_ids = (run.id async for run in runs if run.status is not RunStatus.DELETED)
             run_id = await _full_id(run_id, run_ids)
         return structs.replace(scope, job_id=job_id, run_id=run_id)
@@ -230,6 +230,8 @@ class _Ambiguous(Exception):
 
 async def _full_id(text: AnyId, ids: AsyncIterator[AnyId]) -> AnyId:
     """The id that `@last` or the beginning of an id stands for; the text itself if there is none."""
+    if not stands_for_id(text):
+        return cast("AnyId", whole_id(text) or text)
     begins = "" if text == LAST else text.upper()
     newest: list[AnyId] = []
     async for one in ids:

@@ -9,7 +9,7 @@ from conveyor.domain import run as run_rules
 from conveyor.domain.ids import RunId
 from conveyor.domain.run import Run
 from conveyor.domain.task import Task, TaskStatus
-from conveyor.domain.timeline import CLUMP, Ending, Timeline, counted, estimated, places
+from conveyor.domain.timeline import NEIGHBOURS, Ending, Timeline, counted, estimated, places
 from conveyor.ports.clock import Clock
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.shared.shared_readings import SharedReadings
@@ -18,11 +18,12 @@ FindTimeline = Callable[[Run], Awaitable[Timeline]]
 
 MOST_COUNTED = 2_000  # indexes of a run of which all rows are read
 READ_AT_A_TIME = 1_000  # of these rows
-PLACES = 64  # at which a larger run is read, `CLUMP` rows at each
+PLACES = 64  # at which a larger run is read, `NEIGHBOURS` rows at each
 PROBES = 12  # places that tell how far a live run is, twice
 PROBED = 4  # rows at each: the first may wait for a retry
 SHARED_FOR = timedelta(seconds=10)
-OVER = timedelta(minutes=1)  # after the end of a run, claims that were open then have ended too
+# After a stop, calls to the gateway that were under way may end for minutes, and count.
+OVER = timedelta(minutes=15)
 KEPT_FOR = timedelta(days=1)  # of runs that are over
 MOST_KEPT = 200
 
@@ -49,7 +50,9 @@ class TimelineReader:
     async def _read(self, run: Run) -> Timeline:
         now = self.clock.now()
         if run.next_index <= MOST_COUNTED:
-            return counted(await self._all(run.id), until=now if run.is_live else None)
+            endings = await self._all(run.id)
+            if endings is not None:
+                return counted(endings, until=now if run.is_live else None)
         settled = (await self.tasks.counts([run.id]))[run.id]
         all_done, inherited = run_rules.counts(run, settled), run.inherited.counts
         successful = all_done.successful - inherited.successful
@@ -58,7 +61,8 @@ class TimelineReader:
             return Timeline()
         return await self._estimate(run, successful, failed, now)
 
-    async def _all(self, run_id: RunId) -> list[Ending]:
+    async def _all(self, run_id: RunId) -> list[Ending] | None:
+        """All endings; None if there are too many rows by now, because its list is being read."""
         endings, after = list[Ending](), -1
         while True:
             page = await self.tasks.page(run_id, limit=READ_AT_A_TIME, after=after)
@@ -66,6 +70,8 @@ class TimelineReader:
             endings += _endings(page.tasks)
             if page.cursor is None:
                 return endings
+            if page.cursor >= MOST_COUNTED:
+                return None
             after = page.cursor
 
     async def _estimate(self, run: Run, successful: int, failed: int, now: datetime) -> Timeline:
@@ -74,7 +80,7 @@ class TimelineReader:
         for place in places(end, PLACES):
             sample += await self._at(run.id, place, below=place + end // PLACES)
         # The first and the last rows tell when the run began and ended: a sample has neither.
-        edges = [*await self._at(run.id, 0), *await self._at(run.id, end - CLUMP)]
+        edges = [*await self._at(run.id, 0), *await self._at(run.id, end - NEIGHBOURS)]
         times = [ending.at for ending in (*sample, *edges)]
         latest = max(times, default=run.updated_at)
         return estimated(
@@ -90,7 +96,7 @@ class TimelineReader:
 
         Where most of all rows are, or where they are among inherited ones, that is the end.
         """
-        end = run.next_index
+        end = max(run.next_index, MOST_COUNTED)
         for _ in range(2):
             if done >= end // 2 or run.inherited.sources:
                 break
@@ -100,12 +106,13 @@ class TimelineReader:
                 for place in range(0, width * PROBES, width)
                 if await self._at(run.id, place, limit=PROBED)
             ]
-            if with_endings:
-                end = min(end, max(MOST_COUNTED, with_endings[-1] + width))
+            if not with_endings:
+                break
+            end = min(end, max(MOST_COUNTED, with_endings[-1] + width))
         return end
 
     async def _at(
-        self, run_id: RunId, place: int, *, below: int | None = None, limit: int = CLUMP
+        self, run_id: RunId, place: int, *, below: int | None = None, limit: int = NEIGHBOURS
     ) -> list[Ending]:
         """The endings among the rows at an index; those after a gap are not at it."""
         page = await self.tasks.page(run_id, limit=limit, after=place - 1)

@@ -319,14 +319,18 @@ async def test_a_gateway_that_does_not_respond_is_wrong() -> None:
 
 async def test_a_job_and_a_run_are_found_by_what_stands_for_them() -> None:
     house = a_house()
-    await house.submit(1)
+    oldest = await house.submit(1)
     house.clock.advance(timedelta(seconds=1))
     newest = await house.submit(1)
+    both = DoctorScope(job_id=JobId(oldest[0].lower()), run_id=RunId("@last"))
+    events = [one async for one in a_doctor(house).examine(both)]
+    assert {one.run_id for one in events if isinstance(one, AuditProgress)} == {oldest[1]}
     for scope in (
         DoctorScope(job_id=JobId("@last")),
         DoctorScope(job_id=JobId(newest[0][:-1].lower())),
         DoctorScope(run_id=RunId("@last")),
         DoctorScope(run_id=RunId(newest[1][:-1])),
+        DoctorScope(run_id=RunId(newest[1].lower())),
     ):
         events = [one async for one in a_doctor(house).examine(scope)]
         audited = {one.run_id for one in events if isinstance(one, AuditProgress)}

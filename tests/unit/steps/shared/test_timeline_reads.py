@@ -27,7 +27,7 @@ from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import a_problem, a_task
 from tests.harness.memory_service import A_PAGE, CALLER, STRANGER, a_house
 
-MOST_QUERIES = 100
+MOST_QUERIES = 93
 LARGE = 1_000_000
 RATE = 1_000  # rows a second
 A_TASK = a_task()
@@ -80,6 +80,15 @@ async def test_a_large_run_is_estimated_from_few_pages_of_the_rows_that_have_end
     even = RATE * timeline.seconds * 49 / 50
     odd = [one for one in whole if not 0.7 * even < one.successful < 1.3 * even]
     assert len(odd) <= (len(whole) // 10 if gap else 0)
+
+
+async def test_rows_that_come_while_they_are_read_are_not_followed_to_the_end() -> None:
+    rows = _Rows(done=300)
+    before = msgspec.structs.replace(rows.run, next_index=0)
+    timeline = await _reader(rows).find(before)
+    assert timeline.is_estimated
+    assert _sums(timeline) == (294, 6)
+    assert rows.queries <= MOST_QUERIES
 
 
 async def test_inherited_rows_do_not_count_however_few_others_there_are() -> None:

@@ -21,12 +21,13 @@ const samplesOf = new Map();
 export function noteSample(progress) {
   const now = Date.now() / 1000;
   const { stats, run_id: run } = progress;
-  if (!samplesOf.has(run)) samplesOf.set(run, { times: [], rates: [], failures: [], last: null });
+  if (!samplesOf.has(run)) samplesOf.set(run, { times: [], rates: [], failures: [], last: null, taken: 0 });
   const samples = samplesOf.get(run);
   const { last } = samples;
   if (last && now - last.now < 0.5) return samples;
   if (last) {
     const seconds = now - last.now;
+    samples.taken += 1;
     samples.times.push(now);
     samples.rates.push(Math.max(stats.completed - last.completed, 0) / seconds);
     samples.failures.push(Math.max(stats.failed - last.failed, 0) / seconds);
@@ -40,16 +41,20 @@ export function noteSample(progress) {
 
 export const samples = (run) => samplesOf.get(run);
 
+/** How often the timeline of a run is to be loaded: again before its samples no longer reach back to it. */
+export const generation = (run) => Math.floor((samplesOf.get(run)?.taken || 0) / (LONGEST - 60));
+
 /**
- * The points of a timeline, if it could be loaded. If the run was live then, those of the samples
- * follow that were taken after its end; a run that had ended has no others.
+ * The points of a timeline, if it could be loaded. If the run was live then, the samples follow that
+ * were taken since (`at`); a run that had ended has no others. They continue at the end of the
+ * timeline, whose clock is the service's: that of the browser may differ.
  */
 export function plotted(loaded, seen) {
   const points = loaded ? pointsOf(loaded.timeline, loaded.live) : [];
-  const { live = true, timeline } = loaded || {};
-  const until = timeline?.until ? secondsOf(timeline.until) : -Infinity;
+  const { live = true, timeline, at: since = -Infinity } = loaded || {};
+  const shift = timeline?.until ? secondsOf(timeline.until) - since : 0;
   if (live) seen?.times.forEach((time, at) => {
-    if (time > until) points.push([time, seen.rates[at], seen.failures[at]]);
+    if (time > since) points.push([time + shift, seen.rates[at], seen.failures[at]]);
   });
   const [times, rates, failures] = [0, 1, 2].map((column) => points.map((point) => point[column]));
   return { times, rates, failures };

@@ -2,7 +2,7 @@ import { html } from "../preact.js";
 import { at, count, duration, format, money, percent, plural, rate, relative, schedule, words } from "../format.js";
 import { get } from "../api.js";
 import { Bar, Figure, Status, isLive, link, useLoad, useNow } from "../ui.js";
-import { Plot, plotted, samples } from "../plot.js";
+import { Plot, generation, plotted, samples } from "../plot.js";
 
 const MOST_OPEN = 10_000; // tasks of a kind that the API counts
 
@@ -86,7 +86,8 @@ function Reasons({ job, run }) {
 function Throughput({ job, run }) {
   const live = isLive(run);
   const path = `/jobs/${job.job_id}/runs/${run.run_id}/timeline`;
-  const { data: loaded } = useLoad(async () => ({ live, timeline: await get(path) }), [path, live]);
+  const load = async () => ({ live, timeline: await get(path), at: Date.now() / 1000 });
+  const { data: loaded } = useLoad(load, [path, live, generation(run.run_id)]);
   const data = plotted(loaded, samples(run.run_id));
   if (!data.times.length) return null;
   const { estimated, rows } = loaded?.timeline || {};
