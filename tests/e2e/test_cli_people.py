@@ -242,6 +242,9 @@ def test_every_bad_line_is_named_with_a_way_to_submit_the_others(run: Run, tmp_p
     # An open job cannot be uploaded, so its bad lines cannot be skipped.
     assert skip not in run("submit", "bad.ndjson", "--open", code=2).stderr
     assert skip not in run("submit", "-", "--open", given="nope\n", code=1).stderr
+    deep = '{"url": "https://ok.example/", "metadata": ' + '{"a": ' * 5_000 + "1" + "}" * 5_001
+    (tmp_path / "deep.ndjson").write_text(deep)
+    assert "deep.ndjson, line 1: must be" in run("submit", "deep.ndjson", code=2).stderr
     (tmp_path / "bad.csv").write_text("link\nhttps://a.example/\n")
     assert "--url-column" in run("submit", "bad.csv", code=2).stderr
 

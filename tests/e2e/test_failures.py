@@ -79,6 +79,8 @@ def test_a_condition_that_no_row_can_meet_is_refused(
     refused = api.get(f"/jobs/{job}/results?reason=bloked")
     assert (refused.status_code, refused.json()["field"]) == (400, "reason")
     assert "did you mean `blocked`" in refused.json()["detail"]
+    twice = api.get(f"/jobs/{job}/results?reason=blocked&reason=timeout")
+    assert (twice.status_code, twice.json()["field"]) == (400, "reason")
     with client_of(running, key="a-stranger") as stranger:
         assert stranger.get(f"/jobs/{job}/results?host=ok.example").status_code == 404
 

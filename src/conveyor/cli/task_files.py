@@ -254,7 +254,7 @@ def _of_ndjson(lines: Iterable[str]) -> Iterator[ListedTask | BadLine]:
 def _task(line: str, number: int) -> ListedTask | BadLine:
     try:
         task: dict[str, object] = msgspec.json.decode(line, type=dict[str, object])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):  # it is nested too deeply
         return BadLine(number, NOT_A_TASK)
     return ListedTask(number, task) if "url" in task else BadLine(number, "must have a `url`")
 

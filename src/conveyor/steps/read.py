@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -26,7 +27,7 @@ from conveyor.ports.bodies import Bodies
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Coordination
 from conveyor.ports.metadata import Metadata
-from conveyor.ports.tasks import Tasks
+from conveyor.ports.tasks import TaskPage, Tasks
 from conveyor.steps.shared.failure_reads import FindFailures, FoundFailures
 from conveyor.steps.shared.open_counts import FindOpenCounts, find_no_open_counts
 from conveyor.steps.shared.ownership import latest_run, own_job, own_run
@@ -38,6 +39,7 @@ HOT = timedelta(milliseconds=250)  # how long pollers of a run share one read of
 SEARCHED_AT_ONCE = 100  # jobs
 MOST_SEARCHED = 1_000  # jobs that one call looks at for a name
 READ_AT_ONCE = 1_000  # rows, or `PAGE_BYTES`
+FEW_ROWS = 101  # whose read other requests can wait for: the default page, and one more
 MOST_READS = 5  # that one call makes to find rows of a host, reason or code
 UP_TO_DATE = timedelta(minutes=1)  # after which copies of rows that lag have caught up
 COUNTS = msgspec.json.Decoder(Counts)
@@ -110,6 +112,8 @@ class Read:
     open_counts: FindOpenCounts = find_no_open_counts
     count: Callable[[int], None] = lambda _: None  # rows read for pages of results
     reading: dict[str, "_SharedRead"] = field(default_factory=dict)  # under way, by key
+    # A caller's lock exists while a read holds it or waits for it.
+    turns: WeakValueDictionary[CallerId, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def job(self, caller: CallerId, job_id: JobId) -> JobView:
         job = await own_job(self.metadata, caller, job_id)
@@ -251,10 +255,9 @@ class Read:
         lagging = self._may_lag(run)
         while True:
             # One more than requested shows whether any follow.
-            page = await self.tasks.page(
-                run.id, limit=limit + 1, after=after, statuses=statuses, lagging=lagging
+            page = await self._rows(
+                run, limit=limit + 1, after=after, statuses=statuses, lagging=lagging
             )
-            self.count(len(page.tasks))
             tasks = page.tasks[:limit]
             limit -= len(tasks)
             last = tasks[-1].id if tasks else last
@@ -284,10 +287,9 @@ class Read:
             return
         lagging = self._may_lag(run)
         for reads_left in reversed(range(MOST_READS)):
-            page = await self.tasks.page(
-                run.id, limit=READ_AT_ONCE, after=after, statuses=statuses, lagging=lagging
+            page = await self._rows(
+                run, limit=READ_AT_ONCE, after=after, statuses=statuses, lagging=lagging
             )
-            self.count(len(page.tasks))
             found = list(filter(matches, page.tasks))
             tasks = found[:limit]
             limit -= len(tasks)
@@ -299,6 +301,18 @@ class Read:
             if is_last or page.cursor is None:
                 return
             after = page.cursor
+
+    async def _rows(self, run: Run, *, limit: int, **options: Any) -> TaskPage:
+        """Read rows for a page. The large reads of one caller follow each other.
+
+        Each takes the event loop for milliseconds: those of one caller at the same time would make
+        the requests of all others wait.
+        """
+        turn = self.turns.setdefault(run.caller, asyncio.Lock())
+        async with turn if limit > FEW_ROWS else nullcontext():
+            page = await self.tasks.page(run.id, limit=limit, **options)
+            self.count(len(page.tasks))
+            return page
 
     def _may_lag(self, run: Run) -> bool:
         """Whether the rows of an ended run have reached every copy."""

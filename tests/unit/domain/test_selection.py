@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import FailureGroup
 from conveyor.domain.ids import RunId, TaskId, task_ids
+from conveyor.domain.problem import encoded
+from conveyor.domain.problem import problem as problem_of
 from conveyor.domain.selection import (
     ALL,
     FAILED,
@@ -213,6 +215,13 @@ def test_a_task_is_selected_if_it_meets_every_condition(
 ) -> None:
     matches = matcher(parsed(body).selection)
     assert {name for name, row in ROWS.items() if matches(row)} == matching
+
+
+def test_a_long_host_is_selected_by_the_beginning_that_its_failure_group_has() -> None:
+    host = "a" * 2_000
+    problem = encoded(problem_of(status=422, code="RESP001"))
+    row = a_task(spec=TaskSpec(url=f"https://{host}/"), status=TaskStatus.FAILED, problem=problem)
+    assert matcher(parsed({"host": [failure_of(row).host]}).selection)(row)
 
 
 HOSTS, CODES = ("a.test", "b.test"), ("RESP001", "RESP002")

@@ -610,6 +610,46 @@ async def test_a_page_whose_filter_costs_too_much_ends_with_a_cursor() -> None:
     assert seen == [-1, 2, 5]
 
 
+class _Slow:
+    """Tasks whose pages take a turn of the event loop, with the most that were read at a time."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._now = self.most = 0
+
+    async def page(self, run_id: RunId, **options: Any) -> TaskPage:
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0)
+        page = await self._tasks.page(run_id, **options)
+        self._now -= 1
+        return page
+
+
+@pytest.mark.parametrize(
+    ("limit", "selection", "at_once"),
+    [(1_000, ALL, 1), (9, Selection(hosts=("nowhere.example",)), 1), (9, ALL, 4)],
+)
+async def test_large_reads_of_one_caller_follow_each_other(
+    limit: int, selection: Selection, at_once: int
+) -> None:
+    house, job_id, run_id = await _drained(2)
+    slow = _Slow(house.tasks)
+    read = with_(house.read, tasks=cast("Tasks", slow))
+
+    async def listed() -> None:
+        _, parts = await read.results(
+            CALLER, job_id, run_id, limit=limit, after=-1, selection=selection
+        )
+        async for _ in parts:
+            pass
+
+    await asyncio.gather(*[listed() for _ in range(4)])
+
+    assert slow.most == at_once
+    assert not read.turns
+
+
 async def test_rows_of_a_run_that_ended_a_while_ago_may_lag() -> None:
     house, job_id, run_id = await _drained(2)
     costly = _Costly(house.tasks)

@@ -34,7 +34,7 @@ from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
 from conveyor.domain.file_input import UPLOAD_LIFE
 from conveyor.domain.ids import ExportId, InputId, TaskId
 from conveyor.domain.job import Job
-from conveyor.domain.json_bodies import check_names
+from conveyor.domain.json_bodies import LONGEST_SHOWN, check_names, field_error
 from conveyor.domain.selection import parse_filter
 from conveyor.domain.task import Task, TaskStatus
 from conveyor.errors import RangeNotSatisfiable
@@ -103,6 +103,11 @@ class FileHandlers:
 
     async def list_results(self, request: Request) -> Response:
         query = request.query_params
+        for name in query:
+            if len(query.getlist(name)) > 1:
+                raise field_error(
+                    name[:LONGEST_SHOWN], "must be given once: separate values by commas"
+                )
         job, parts = await self.read.results(
             *caller_and_job(request),
             run_or_latest(request),
