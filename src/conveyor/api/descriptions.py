@@ -168,7 +168,7 @@ FIELDS: dict[str, Sentences] = {
     "WireJob": {
         "type": "`regular`, or `scheduled` if it runs by itself.",
         "status": "`open` while tasks can be added, then `closed`, and `deleted`.",
-        "format": "The format of its results.",
+        "format": "The format of its results; empty for a deleted job.",
         "next_scheduled_run": "When it runs next by itself; null if it does not.",
         "schedule_pause_reason": "Why the service paused the schedule itself.",
         "skipped_fires": "How often it was not run because the run before was still live.",

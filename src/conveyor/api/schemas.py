@@ -148,7 +148,7 @@ PROGRESS: dict[str, Document] = {
 JOB: dict[str, Document] = {
     "status": {"enum": list(JobStatus)},
     "type": {"enum": list(JobType)},
-    "format": {"enum": list(media.EXTENSIONS_OF_FORMATS)},
+    "format": {"enum": [*media.EXTENSIONS_OF_FORMATS, ""]},  # a deleted job has none
     "schedule_state": {"enum": list(schedule.ScheduleState)},
     "schedule_pause_reason": {"enum": list(schedule.PauseReason)},
 }
