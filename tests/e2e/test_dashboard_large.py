@@ -110,7 +110,7 @@ def find_the_job(visitor: Visitor) -> None:
     page = visitor.page
     page.get_by_label("Search jobs").fill("hundred-thous")
     expect(page.locator("tbody tr")).to_have_count(1)
-    # The list is drawn anew with each answer: a click meanwhile would meet a row that goes.
+    # Each response redraws the list: a click meanwhile could hit a row that is removed.
     with page.expect_response(lambda answer: "/v1/jobs?" in answer.url):
         page.get_by_label("Search jobs").fill("")
     with page.expect_response(lambda answer: "/v1/jobs?" in answer.url):

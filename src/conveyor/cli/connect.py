@@ -147,7 +147,7 @@ def connect(
 
 
 def _local_key(url: str) -> str | None:
-    """The key for a service for development: only there is whoever sends any key an operator.
+    """The key for a development service: only there every key has the scope `operator`.
 
     A service that forwards keys would send this one to the gateway.
     """

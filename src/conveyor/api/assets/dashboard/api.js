@@ -45,7 +45,7 @@ export async function signInByDefault() {
   return true;
 }
 
-/** Only there is whoever sends any key an operator. Elsewhere the gateway may be sent this key. */
+/** Only there every key has the scope `operator`. Elsewhere this key may be sent to the gateway. */
 async function isForDevelopment() {
   const response = await fetch(`${base}/caller`, { headers: { "X-API-Key": DEFAULT_KEY } });
   if (response.status === 401) return false;
