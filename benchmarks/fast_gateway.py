@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import cast
 
 import uvloop
-from tests.harness.programs import free_port
+
+from conveyor.testing.local.ports import free_port
 
 STARTS_WITHIN = 10.0  # seconds
 END = b"\r\n\r\n"

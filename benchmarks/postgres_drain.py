@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.harness.postgres import a_postgres, url_of
-from tests.harness.programs import Program, free_port, program
+from tests.harness.programs import Program, program
 from tests.harness.valkey import a_valkey
 from tests.s3_server import seaweedfs_at
 
@@ -26,6 +26,7 @@ from benchmarks.drain import SIZE, Round, Shape, drain, script
 from benchmarks.fast_gateway import fast_gateway
 from benchmarks.postgres import server_cpu
 from conveyor.adapters.postgres.schema import migrate_at
+from conveyor.testing.local.ports import free_port
 
 BODIES = os.environ.get("BODIES", "segments")
 COORDINATION = os.environ.get("COORDINATION", "valkey")

@@ -25,7 +25,7 @@ import msgspec
 import pytest
 from botocore.config import Config
 
-from tests.harness.programs import free_port
+from conveyor.testing.local.ports import free_port
 
 CLOCK = Path(__file__).parent / "harness" / "emulator_clock.py"
 FAUXQS = Path(__file__).parent / "harness" / "fauxqs"

@@ -27,8 +27,8 @@ from conveyor.adapters.s3.bucket import S3Bucket
 from conveyor.adapters.s3.credentials import Credentials
 from conveyor.adapters.shared.aws_credentials import Keys
 from conveyor.adapters.system.clock import SystemClock
+from conveyor.testing.local.ports import free_port
 from tests.emulators import Emulator, missing, wait_for
-from tests.harness.programs import free_port
 
 WEED = Path(sys.executable).parent / "weed"
 REGION = "us-east-1"

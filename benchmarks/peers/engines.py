@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
-from tests.harness.programs import free_port
 
 from benchmarks.peers.environments import environment
 from benchmarks.peers.processes import Tree, running
 from benchmarks.peers.table import ENGINES
+from conveyor.testing.local.ports import free_port
 
 STARTS_WITHIN = 20.0  # seconds
 UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root

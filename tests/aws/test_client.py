@@ -20,6 +20,7 @@ from conveyor.adapters.aws.faults import (
 from conveyor.adapters.shared.aws_credentials import Keys
 from conveyor.errors import StorageFull, Unavailable
 from conveyor.testing.clock import FakeClock
+from conveyor.testing.local.ports import free_port
 from tests.emulators import Emulator
 from tests.harness.aws_server import (
     CUT,
@@ -30,7 +31,6 @@ from tests.harness.aws_server import (
     refusal,
     scripted_service,
 )
-from tests.harness.programs import free_port
 
 SHORT = timedelta(seconds=0.3)
 THROTTLED = refusal("ThrottlingException")

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 from zenrows.batch import ZenRowsBatchClient
 
-from tests.harness.programs import Program, free_port, mock_gateway, program, service
+from conveyor.testing.local.ports import free_port
+from tests.harness.programs import Program, mock_gateway, program, service
 from tests.harness.stacks import SHARED, STACKS, stack_environ
 from tests.seed import sample_items
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from conveyor.testing.local.ports import free_port
 from tests.certificates import Authority
-from tests.harness.programs import free_port
 
 HERE = "127.0.0.1"
 

@@ -13,12 +13,13 @@ import httpx
 import msgspec
 import pytest
 
+from conveyor.testing.local.ports import free_port
 from tests.certificates import Authority
 from tests.e2e.conftest import FAST_RETRIES, client_of
 from tests.e2e.polling import ended, every_row, until
 from tests.e2e.receiver import Receiver, receiving
 from tests.e2e.test_keys import conveyor, create
-from tests.harness.programs import Program, free_port, service
+from tests.harness.programs import Program, service
 
 GATEWAY_KEY = "canary-gateway-1f6c2a"
 SERVICES_KEY = "canary-services-2e7d3b"

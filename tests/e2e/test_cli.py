@@ -17,9 +17,10 @@ import httpx
 import pytest
 
 from conveyor import __version__
+from conveyor.testing.local.ports import free_port
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
-from tests.harness.programs import Program, free_port, service
+from tests.harness.programs import Program, service
 
 SECRET = "tell/nobody+this key=4711"
 

@@ -13,9 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from conveyor.testing.local.ports import free_port
 from tests.e2e.conftest import FAST_RETRIES, client_of
 from tests.e2e.polling import ended, until
-from tests.harness.programs import Program, free_port, service
+from tests.harness.programs import Program, service
 from tests.seed import sampled
 
 SECRET = "an-api-key"

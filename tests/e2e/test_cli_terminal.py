@@ -22,8 +22,9 @@ from typing import ClassVar
 import httpx
 import pytest
 
+from conveyor.testing.local.ports import free_port
 from tests.e2e.polling import ended, until
-from tests.harness.programs import Program, free_port, service
+from tests.harness.programs import Program, service
 from tests.harness.scripted_server import Answer, Answers, served
 from tests.seed import sampled
 

@@ -23,8 +23,9 @@ from conveyor.client import (
     Patience,
     UnfinishedError,
 )
+from conveyor.testing.local.ports import free_port
 from tests.e2e.conftest import SHORT_GRACE
-from tests.harness.programs import Program, free_port, service
+from tests.harness.programs import Program, service
 
 KEY = "an-api-key"
 QUICK = Patience(first=0.05, longest=0.5, attempts=40)

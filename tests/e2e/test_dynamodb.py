@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from conveyor.testing.local.ports import free_port
 from tests.e2e.polling import ended, until
-from tests.harness.programs import Program, free_port, program, service
+from tests.harness.programs import Program, program, service
 from tests.harness.stacks import aws_environ, migrate
 from tests.harness.valkey import Valkey
 from tests.s3_server import S3Server

@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from conveyor.testing.local.ports import free_port
 from tests.e2e.conftest import SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, until
-from tests.harness.programs import Program, free_port, service
+from tests.harness.programs import Program, service
 
 SLOW = "https://slow.example/{}?ms=30000"
 PROMPT = 20.0  # seconds; a stream goes on for as long as its run

@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from conveyor.testing.local.ports import free_port
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import ended, every_row, until
-from tests.harness.programs import Program, free_port, mock_gateway, program, service
+from tests.harness.programs import Program, mock_gateway, program, service
 from tests.kept import every_body
 
 EACH = 4

@@ -12,8 +12,9 @@ from typing import Any
 import apsw
 import httpx
 
+from conveyor.testing.local.ports import free_port
 from tests.e2e.polling import ended, every_row, until
-from tests.harness.programs import Program, free_port, mock_gateway, service
+from tests.harness.programs import Program, mock_gateway, service
 from tests.kept import every_body
 
 KILLS = 20

@@ -11,9 +11,10 @@ import httpx
 import msgspec
 import pytest
 
+from conveyor.testing.local.ports import free_port
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of, problem_of
 from tests.e2e.polling import ended, every_row, until
-from tests.harness.programs import Program, free_port, mock_gateway, service
+from tests.harness.programs import Program, mock_gateway, service
 from tests.seed import sampled
 
 TASKS = 3_000

@@ -14,10 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
+from conveyor.testing.local.ports import free_port
 from tests.e2e.conftest import client_of
 from tests.e2e.polling import until
 from tests.harness.cluster import ROOT_KEY, served_store
-from tests.harness.programs import Program, free_port, program
+from tests.harness.programs import Program, program
 from tests.harness.valkey import Valkey, a_prefix
 
 HANGING = {"tasks": [{"url": "https://hang.example/"}]}

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.programs import Program, free_port
+from conveyor.testing.local.ports import free_port
+from tests.harness.programs import Program
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix in {".py", ".sh"})

@@ -18,6 +18,7 @@ from conveyor.adapters.http.client.transport import NoResponse, fixed_headers, h
 from conveyor.adapters.http.zenrows import ZenrowsGateway
 from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
+from conveyor.testing.local.ports import free_port
 from tests.gateway.stage import OK, Line, Opened, inside, is_paused, playing, saying, sized
 from tests.harness import gateways
 from tests.harness.gateways import (
@@ -32,7 +33,6 @@ from tests.harness.gateways import (
     refused,
     until,
 )
-from tests.harness.programs import free_port
 
 pytestmark = pytest.mark.usefixtures("transport")
 

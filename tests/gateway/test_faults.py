@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from conveyor.ports.gateway import GatewayRefusal, Page
+from conveyor.testing.local.ports import free_port
 from tests.gateway.stage import (
     CHUNKED,
     OK,
@@ -42,7 +43,6 @@ from tests.harness.gateways import (
     refused,
     until,
 )
-from tests.harness.programs import free_port
 
 pytestmark = pytest.mark.usefixtures("transport")
 

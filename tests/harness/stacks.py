@@ -21,9 +21,10 @@ from uuid import uuid4
 
 import pytest
 
+from conveyor.testing.local.ports import free_port
 from tests.emulators import REGION, Emulator
 from tests.harness.postgres import TestDatabases, url_of
-from tests.harness.programs import free_port, program
+from tests.harness.programs import program
 from tests.harness.valkey import Valkey, a_prefix
 from tests.s3_server import S3Server
 

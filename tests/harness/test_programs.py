@@ -2,7 +2,7 @@
 
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.harness.programs import free_port
+from conveyor.testing.local.ports import free_port
 
 
 def test_no_port_is_given_twice_while_its_program_is_still_starting() -> None:

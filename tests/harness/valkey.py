@@ -30,7 +30,7 @@ from redis.retry import Retry
 from conveyor.adapters.redis.address import parse_address
 from conveyor.adapters.redis.coordination import RedisCoordination, open_coordination
 from conveyor.adapters.system.clock import SystemClock
-from tests.harness.programs import free_port
+from conveyor.testing.local.ports import free_port
 
 STARTS_WITHIN = 180.0  # seconds, on a machine that is busy with other tests
 PATIENT = timedelta(seconds=60)  # deadline of calls in tests that are not about deadlines

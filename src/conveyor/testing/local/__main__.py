@@ -10,7 +10,8 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from conveyor.testing.local.servers import HOST, conveyor, free_port, listens
+from conveyor.testing.local.ports import free_port
+from conveyor.testing.local.servers import HOST, conveyor, listens
 from conveyor.testing.local.stacks import STACKS
 from conveyor.testing.local.supervisor import Program, StartFailed, Supervisor
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from conveyor.testing.local.ports import free_port
 from conveyor.testing.local.supervisor import Answers, Program, StartFailed
 
 HOST = "127.0.0.1"
@@ -26,13 +26,6 @@ CREDENTIALS = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 WEED_PARTS = ("master", "volume", "filer", "s3")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        port: int = found.getsockname()[1]
-    return port
 
 
 def listens(port: int) -> Answers:

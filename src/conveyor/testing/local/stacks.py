@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from conveyor.testing.local.ports import free_port
 from conveyor.testing.local.servers import (
     CREDENTIALS,
     HOST,
     REGION,
-    free_port,
     ministack,
     postgres,
     seaweedfs,
