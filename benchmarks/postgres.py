@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from conveyor.domain.counts import Spend
 from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.job import RunPlace
 from conveyor.domain.task import NewRow, SettleDecision, StoredBody, TaskSpec, TaskStatus, new_tasks
+from conveyor.steps.purge import CHUNK as PURGED
 from conveyor.testing.factories import settlement
 
 # Half of them are in the run that is listed and removed.
@@ -35,7 +37,13 @@ CHUNK = 2_000
 GROUPS = (250, 100)
 PROCESSES, LOOPS = 2, 2
 GOALS = {"add": 50_000, 250: 20_000, 100: 12_000, "many runs": 8_000, "discard": 50_000}
+# As docs/storage/postgres.md has it.
+SETTINGS = (
+    "-c", "shared_buffers=1GB", "-c", "max_wal_size=4GB", "-c", "autovacuum_naptime=5s",
+)  # fmt: skip
 PAGE_GOAL = 2.0  # ms for a page of 100
+PAGES = 50
+PENDING = frozenset({TaskStatus.PENDING})
 BODY = StoredBody(locator="segment/1/2", length=20_000, checksum="0" * 64, format="html")
 DONE = SettleDecision(
     status=TaskStatus.SUCCESSFUL, charged=True, result=BODY, spend=Spend(1, 1_000_000)
@@ -44,7 +52,7 @@ DONE = SettleDecision(
 
 def main() -> None:
     print(f"load average before: {_load()}")
-    with a_postgres(18, "-c", "shared_buffers=1GB", "-c", "max_wal_size=4GB") as server:
+    with a_postgres(18, *SETTINGS) as server:
         address = server.address("postgres")
         asyncio.run(_measure(address, server.process.pid))
     print(f"load average after: {_load()}")
@@ -56,6 +64,8 @@ async def _measure(address: PostgresAddress, server: int) -> None:
         for group in GROUPS:
             run_id = RunId(f"group-{group}")
             await _add(engine, run_id, TASKS // len(GROUPS), server)
+            if group == GROUPS[0]:
+                await _read(engine, run_id)  # while all of them are pending
             rate = await _drain(address, [run_id], group, server)
             print(f"claim and settle, groups of {group}: {rate} (goal {GOALS[group]:,}/s)")
         runs = [RunId(f"run-{number:04}") for number in range(MANY_RUNS)]
@@ -109,9 +119,30 @@ async def _drain(address: PostgresAddress, runs: list[RunId], group: int, server
     for process in processes:
         assert process.stdin
         process.stdin.write(b"go\n")
-    for process in processes:
-        await process.wait()
-    return _rate(count, time.perf_counter() - before, server_cpu(server) - cpu)
+    async with asyncio.TaskGroup() as watching:
+        fifths = watching.create_task(_time_of_fifths(address, runs, count))
+        for process in processes:
+            await process.wait()
+    took = time.perf_counter() - before
+    first, *_, last = fifths.result()
+    steadiness = f"first fifth {count / 5 / first:,.0f}/s, last {count / 5 / last:,.0f}/s"
+    return f"{_rate(count, took, server_cpu(server) - cpu)}, {steadiness}"
+
+
+async def _time_of_fifths(
+    address: PostgresAddress, runs: Sequence[RunId], count: int
+) -> list[float]:
+    """How long each fifth of the tasks took, to a tenth of a second."""
+    took, start = list[float](), time.perf_counter()
+    async with _opened(address, "watch") as engine:
+        while len(took) < 5:
+            await asyncio.sleep(0.1)
+            counts = await engine.tasks.counts(runs)
+            done = sum(each.done for each in counts.values())
+            if done >= count * (len(took) + 1) // 5:
+                took.append(time.perf_counter() - start)
+                start = time.perf_counter()
+    return took
 
 
 async def _work(address: PostgresAddress, group: int, number: int, runs: list[RunId]) -> None:
@@ -136,19 +167,25 @@ async def _work(address: PostgresAddress, group: int, number: int, runs: list[Ru
 
 
 async def _read(engine: PostgresEngine, run_id: RunId) -> None:
-    for limit in (100, 1_000):
-        times = []
-        for page in range(50):
-            before = time.perf_counter()
-            await engine.tasks.page(run_id, limit=limit, after=page * limit)
-            times.append(time.perf_counter() - before)
-        goal = f" (goal {PAGE_GOAL} ms)" if limit == 100 else ""
-        print(f"page of {limit}: median {sorted(times)[25] * 1e3:.1f} ms{goal}")
+    count = sum((await engine.tasks.tally(run_id)).values())
+    for limit, statuses in ((100, None), (1_000, None), (100, PENDING)):
+        for name, start in (("start", 0), ("end", max(0, count - PAGES * limit))):
+            times = []
+            for page in range(PAGES):
+                before, after = time.perf_counter(), start + page * limit - 1
+                await engine.tasks.page(run_id, limit=limit, after=after, statuses=statuses)
+                times.append(time.perf_counter() - before)
+            kind = "of pending tasks " if statuses else ""
+            goal = f" (goal {PAGE_GOAL} ms)" if limit == 100 else ""
+            print(
+                f"page of {limit} {kind}at the {name}: median "
+                f"{sorted(times)[PAGES // 2] * 1e3:.1f} ms{goal}"
+            )
 
 
 async def _discard(engine: PostgresEngine, run_id: RunId, server: int) -> None:
     before, cpu, gone = time.perf_counter(), server_cpu(server), 0
-    while portion := await engine.tasks.discard(run_id, limit=5_000):
+    while portion := await engine.tasks.discard(run_id, limit=PURGED):
         gone += portion
     rate = _rate(gone, time.perf_counter() - before, server_cpu(server) - cpu)
     print(f"discard: {rate} (goal {GOALS['discard']:,}/s)")

@@ -5,6 +5,7 @@ them, tests that need them are skipped at home and fail where `CI` is set. Postg
 where Debian's is installed.
 """
 
+import asyncio
 import fcntl
 import os
 import shutil
@@ -83,6 +84,12 @@ class Postgres:
                 log = (self._folder / "log").read_text()[-2000:]
                 raise RuntimeError(f"PostgreSQL does not answer on port {self.port}:\n{log}")
             time.sleep(0.02)  # there is nothing to wait on: the port is not open yet
+
+    def restart_as_standby(self) -> None:
+        """Start it again so that it only reads, as a replica whose primary is gone."""
+        self.kill()
+        (self._folder / "data" / "standby.signal").touch()
+        self.start()
 
     def kill(self) -> None:
         """End it as a crash would: every session at once, without a checkpoint."""
@@ -219,6 +226,54 @@ class TestDatabases:
     async def opened(self) -> AsyncIterator[PostgresDatabase]:
         async with open_database(await self.empty()) as database:
             yield database
+
+
+class Proxy:
+    """Passes bytes on to a server, until it is silent: connections then stay open without answers."""
+
+    def __init__(self, server: int) -> None:
+        self._server = server
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._silent = False
+        self.port = 0
+        self.withheld = asyncio.Event()  # something was sent after that
+
+    def fall_silent(self) -> None:
+        self._silent = True
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Proxy"]:
+        listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = listener.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            listener.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._tasks.add(task)
+        behind = await asyncio.open_connection("127.0.0.1", self._server)
+        try:
+            await asyncio.gather(self._copy(reader, behind[1]), self._copy(behind[0], writer))
+        except (OSError, asyncio.CancelledError):
+            pass  # asyncio would log it: nothing awaits this task
+        finally:
+            writer.close()
+            behind[1].close()
+
+    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while content := await source.read(65_536):
+            if self._silent:
+                self.withheld.set()
+                await asyncio.Event().wait()
+            target.write(content)
+            await target.drain()
+        target.close()
 
 
 def url_of(address: PostgresAddress) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from conveyor.adapters.postgres import coordination
+from conveyor.adapters.postgres import database as database_module
 from conveyor.adapters.postgres.address import PostgresAddress
 from conveyor.adapters.postgres.coordination import (
     CLEAN_EVERY,
@@ -21,11 +22,12 @@ from conveyor.adapters.postgres.coordination import (
 from conveyor.adapters.postgres.database import Pool, open_database
 from conveyor.adapters.postgres.permits import LOCK, _lock_key
 from conveyor.adapters.postgres.schema import migrate_at
+from conveyor.domain.concurrency import take_one
 from conveyor.errors import Unavailable
 from conveyor.ports.coordination import Notification, PermitRequest
 from conveyor.testing.clock import FakeClock
 from conveyor.testing.factories import a_member
-from tests.harness.postgres import TestDatabases, a_postgres, connected
+from tests.harness.postgres import Proxy, TestDatabases, a_postgres, connected
 
 LEASE = timedelta(seconds=60)
 NAME = "job:one"
@@ -45,6 +47,26 @@ async def _opened(address: PostgresAddress, clock: FakeClock) -> AsyncIterator[A
             )
             for name, database in (("one", one), ("other", other))
         ]
+
+
+@pytest.mark.parametrize("life", [timedelta(), LEASE])
+async def test_members_do_not_wait_for_a_silent_server(
+    postgres_18: TestDatabases, monkeypatch: pytest.MonkeyPatch, life: timedelta
+) -> None:
+    """A process that stops leaves the list last, and must still stop in time."""
+    monkeypatch.setattr(coordination, "DEADLINE", timedelta(seconds=0.1))
+    monkeypatch.setattr(database_module, "RELEASED_WITHIN", 0.1)
+    address = await postgres_18.empty()
+    async with Proxy(address.port).running() as proxy:
+        proxy.fall_silent()
+        async with (
+            _opened(replace(address, port=proxy.port), FakeClock()) as (one, _),
+            asyncio.timeout(database_module.ACQUIRED_WITHIN * 0.9),
+        ):
+            with pytest.raises(Unavailable, match="coordination did not answer in time"):
+                await one.announce(a_member(), life=life)
+            with pytest.raises(Unavailable, match="coordination did not answer in time"):
+                await one.members()
 
 
 async def test_a_canceled_reservation_keeps_no_permits(postgres_18: TestDatabases) -> None:
@@ -113,6 +135,19 @@ async def test_a_process_that_stands_still_does_not_keep_a_name_from_others(
         assert len((await one.reserve(ALL))[NAME]) == 3
 
 
+@pytest.mark.parametrize("back", [timedelta(seconds=0.5), timedelta(hours=1)])
+async def test_calls_that_start_in_another_order_are_those_of_the_domain(
+    postgres_18: TestDatabases, back: timedelta
+) -> None:
+    clock, bucket = FakeClock(), None
+    async with _opened(await postgres_18.empty(), clock) as (one, _):
+        for by in (timedelta(), timedelta(seconds=0.5), -back, timedelta(seconds=0.5) + back):
+            clock.set_wall(by)
+            moment = clock.now().timestamp()
+            bucket, expected = take_one(bucket, moment, rate=2, burst=5)
+            assert await one.take("bucket", rate=2, burst=5) == expected
+
+
 async def test_rows_that_have_expired_are_removed(postgres_18: TestDatabases) -> None:
     address, clock = await postgres_18.empty(), FakeClock()
     async with _opened(address, clock) as (one, _), connected(address) as beside:
@@ -127,6 +162,18 @@ async def test_rows_that_have_expired_are_removed(postgres_18: TestDatabases) ->
 
         counts = {table: await beside.fetchval(f"SELECT count(*) FROM {table}") for table in TABLES}
         assert counts == dict.fromkeys(TABLES, 0) | {"member": 1}
+
+
+async def test_a_member_is_announced_though_expired_rows_cannot_be_removed(
+    postgres_18: TestDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination, "DEADLINE", timedelta(seconds=0.1))
+    address = await postgres_18.empty()
+    async with _opened(address, FakeClock()) as (one, _), connected(address) as beside:
+        async with beside.transaction(), asyncio.timeout(database_module.ANSWERED_WITHIN / 2):
+            await beside.execute("LOCK TABLE permit")
+            await one.announce(a_member(), life=LEASE)
+        assert await one.members() == [a_member()]
 
 
 async def test_notifications_arrive_by_polls_where_a_pooler_hides_the_session(

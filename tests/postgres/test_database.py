@@ -1,17 +1,27 @@
 """The border to the server: its schema, its errors, and connections that must stay free."""
 
 import asyncio
+import re
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conveyor.adapters.postgres import database as database_module
 from conveyor.adapters.postgres.address import PostgresAddress
-from conveyor.adapters.postgres.database import Connection, Pool, PostgresDatabase, open_database
+from conveyor.adapters.postgres.database import (
+    Connection,
+    Pool,
+    PostgresDatabase,
+    _tls,
+    open_database,
+    transaction,
+)
 from conveyor.adapters.postgres.schema import (
     LATEST,
     LOCK,
@@ -21,10 +31,14 @@ from conveyor.adapters.postgres.schema import (
     migrations,
     missing_migrations,
 )
+from conveyor.adapters.postgres.tasks import PostgresTasks
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
-from tests.harness.postgres import TestDatabases, a_postgres, address_at, connected
-from tests.harness.programs import free_port
+from conveyor.testing.factories import OTHER_RUN, RUN, add_rows, new_tasks
+from conveyor.testing.local.ports import free_port
+from tests.certificates import Authority
+from tests.harness.postgres import Proxy, TestDatabases, a_postgres, address_at, connected
 
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "storage" / "postgres.md"
 RELEASED = 1  # the schema of the release before, which also runs on the next
 COLUMNS = """
 SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default
@@ -141,6 +155,73 @@ async def test_a_migration_waits_for_another_as_long_as_it_takes(
         assert await migrating == [version for version, _ in migrations()]
 
 
+async def test_a_migration_through_a_pooler_waits_for_no_lock_of_others_for_long(
+    postgres_18: TestDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(database_module.SESSION, "lock_timeout", "10ms")
+    address = replace(await postgres_18.create(), pooled=True)  # so no session has it
+    async with (
+        open_database(address) as database,
+        connected(address) as beside,
+        beside.transaction(),
+    ):
+        await beside.execute("CREATE TABLE job (id text)")
+        async with asyncio.timeout(60):
+            with pytest.raises(Unavailable, match="55P03"):
+                await migrate(database)
+
+
+async def test_a_server_that_confirms_what_a_crash_would_lose_is_refused(
+    postgres_18: TestDatabases,
+) -> None:
+    address = await postgres_18.create()
+    await migrate_at(address)
+    async with connected(address) as connection:
+        await connection.execute(
+            f"ALTER DATABASE {address.database} SET synchronous_commit = 'off'"
+        )
+    async with open_database(address) as database:
+        with pytest.raises(RefusedToStart, match="synchronous_commit"):
+            await check_schema(database)
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_sessions_of_a_pooler_must_have_the_settings(
+    postgres_18: TestDatabases, named: bool
+) -> None:
+    address = replace(await postgres_18.create(), pooled=True)
+    await migrate_at(address)
+    async with connected(address) as connection:
+        setting = "default_transaction_isolation = 'repeatable read'"
+        await connection.execute(f"ALTER DATABASE {address.database} SET {setting}")
+    async with open_database(address) as database:
+        database.address = replace(address, pooled=named)
+        with pytest.raises(RefusedToStart) as raised:
+            await check_schema(database)
+    for name, value in database_module.SESSION.items():
+        assert (f"{name} = '{value}'" in str(raised.value)) == (
+            name not in {"application_name", "timezone"}
+        )
+
+
+async def test_a_run_takes_no_number_of_another(postgres_18: TestDatabases) -> None:
+    """A logical replica has the rows, and a sequence that begins anew."""
+    async with postgres_18.opened() as database:
+        tasks = PostgresTasks(database)
+        await add_rows(tasks, RUN, new_tasks(RUN, 1))
+        await database.fetch("ALTER TABLE run_no ALTER COLUMN no RESTART WITH 1")
+        [row] = await database.fetch("UPDATE run_no SET no = DEFAULT RETURNING no")
+        await database.fetch(f"ALTER TABLE run_no ALTER COLUMN no RESTART WITH {row['no']}")
+
+        with pytest.raises(ValueError, match="run_no_pkey"):
+            await add_rows(tasks, OTHER_RUN, new_tasks(OTHER_RUN, 1))
+
+        [remedy] = re.findall(r"```sql\n(SELECT setval.*?)```", DOCUMENTED.read_text(), re.DOTALL)
+        async with connected(database.address) as connection:
+            await connection.execute(remedy)
+        await add_rows(tasks, OTHER_RUN, new_tasks(OTHER_RUN, 1))
+
+
 async def test_a_schema_that_is_too_new_is_refused_by_the_check_of_migrations(
     postgres_18: TestDatabases,
 ) -> None:
@@ -151,6 +232,23 @@ async def test_a_schema_that_is_too_new_is_refused_by_the_check_of_migrations(
     async with open_database(address) as database:
         with pytest.raises(RefusedToStart, match="upgrade Conveyor"):
             await missing_migrations(database)
+
+
+async def test_a_standby_is_not_used_until_it_is_promoted() -> None:
+    """A name may lead to one after a failover: its connections must not stay in a pool."""
+    with a_postgres(18) as server:
+        address = server.address("postgres")
+        await migrate_at(address)
+        async with open_database(address) as database:
+            await database.fetch("SELECT 1")
+            server.restart_as_standby()
+            with suppress(Unavailable):
+                await database.fetch("SELECT 1")  # on the connection that the restart has ended
+            with pytest.raises(Unavailable, match="it is a standby"):
+                await database.fetch("SELECT 1")
+            async with connected(address) as connection:
+                await connection.execute("SELECT pg_promote()")
+            assert await database.first("SELECT pg_is_in_recovery()") == (False,)
 
 
 async def test_transactions_that_deadlock_are_retried(postgres_18: TestDatabases) -> None:
@@ -236,6 +334,29 @@ async def test_a_database_without_tables_names_the_remedy(postgres_18: TestDatab
             await database.fetch("SELECT 1 FROM job")
 
 
+@pytest.mark.parametrize("content", [None, "no certificate"])
+async def test_a_file_without_authorities_is_refused_by_name(
+    tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content:
+        file.write_text(content)
+    address = replace(address_at(free_port(), "nowhere"), tls="verify-full", ca=str(file))
+    with pytest.raises(RefusedToStart, match=f"sslrootcert.*{file}"):
+        async with open_database(address):
+            pass
+
+
+@pytest.mark.parametrize("mode", ["require", "verify-ca", "verify-full"])
+def test_given_authorities_must_vouch_for_the_server(tmp_path: Path, mode: str) -> None:
+    authority = Authority(tmp_path)
+    address = replace(address_at(1, "nowhere"), tls=mode, ca=str(authority.trusted))
+    context = _tls(address)
+    assert isinstance(context, ssl.SSLContext)
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname == (mode == "verify-full")
+
+
 async def test_a_failure_to_connect_shows_no_password() -> None:
     address = replace(address_at(free_port(), "nowhere"), password="S3CRET")
     async with open_database(address) as database:
@@ -279,6 +400,116 @@ async def test_a_call_that_finds_no_free_connection_is_refused_in_time(
 
         await connection.execute("SELECT pg_advisory_unlock(7)")
         await asyncio.gather(*waiting)
+
+
+@asynccontextmanager
+async def _behind_a_proxy(server: TestDatabases) -> AsyncIterator[tuple[Proxy, PostgresDatabase]]:
+    address = await server.empty()
+    async with (
+        Proxy(address.port).running() as proxy,
+        open_database(replace(address, port=proxy.port)) as database,
+    ):
+        yield proxy, database
+
+
+async def _call(database: PostgresDatabase, proxy: Proxy, *, transacts: bool) -> None:
+    """Run a statement to which the server does not answer any more."""
+
+    async def operation(connection: Connection) -> None:
+        await connection.execute("SELECT 1")
+        proxy.fall_silent()
+        await connection.execute("SELECT 2")
+
+    await (database.transact if transacts else database.run)(operation)
+
+
+@pytest.mark.parametrize("transacts", [False, True])
+async def test_a_call_that_is_cancelled_ends_so_although_the_server_is_silent(
+    postgres_18: TestDatabases, monkeypatch: pytest.MonkeyPatch, transacts: bool
+) -> None:
+    monkeypatch.setattr(database_module, "RELEASED_WITHIN", 0.1)
+    async with _behind_a_proxy(postgres_18) as (proxy, database):
+        calling = asyncio.ensure_future(_call(database, proxy, transacts=transacts))
+        await proxy.withheld.wait()
+
+        calling.cancel()
+
+        ended, _ = await asyncio.wait([calling], timeout=database_module.ANSWERED_WITHIN / 2)
+        assert ended
+        assert calling.cancelled()
+
+
+@pytest.mark.parametrize("transacts", [False, True])
+async def test_a_call_that_is_given_too_little_time_times_out_although_the_server_is_silent(
+    postgres_18: TestDatabases, monkeypatch: pytest.MonkeyPatch, transacts: bool
+) -> None:
+    monkeypatch.setattr(database_module, "RELEASED_WITHIN", 0.1)
+    async with _behind_a_proxy(postgres_18) as (proxy, database):
+        deadline = asyncio.timeout(None)
+
+        async def call() -> None:
+            async with deadline:
+                await _call(database, proxy, transacts=transacts)
+
+        calling = asyncio.create_task(call())
+        await proxy.withheld.wait()
+        deadline.reschedule(0)
+
+        with pytest.raises(TimeoutError):
+            await calling
+
+
+async def test_a_failure_of_the_driver_after_a_cancellation_does_not_replace_it(
+    postgres_18: TestDatabases,
+) -> None:
+    began = asyncio.Event()
+
+    async def operation(_connection: Connection) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise TimeoutError
+
+    async with postgres_18.opened() as database:
+        calling = asyncio.ensure_future(database.run(operation))
+        await began.wait()
+        calling.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+
+
+async def test_a_transaction_that_is_cancelled_as_it_begins_logs_no_error(
+    postgres_18: TestDatabases,
+) -> None:
+    errors, loop = list[object](), asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, error: errors.append(error))
+
+    async def operation(connection: Connection) -> None:
+        loop.call_soon(calling.cancel)  # before the answer to BEGIN is read
+        async with transaction(connection):
+            raise AssertionError("it has begun")
+
+    async with postgres_18.opened() as database:
+        calling = asyncio.ensure_future(database.run(operation))
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        assert await database.first("SELECT 1")
+    assert errors == []
+
+
+async def test_a_renewal_gives_a_silent_server_up_early(
+    postgres_18: TestDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "RELEASED_WITHIN", 0.1)
+    monkeypatch.setattr(database_module, "RENEWED_WITHIN", 1.0)
+    async with _behind_a_proxy(postgres_18) as (proxy, database):
+        async with asyncio.timeout(database_module.ANSWERED_WITHIN / 2):
+            await database.first("SELECT 1", pool=Pool.RESERVED)
+            proxy.fall_silent()
+            with pytest.raises(Unavailable):
+                await database.first("SELECT 1", pool=Pool.RESERVED)
 
 
 @pytest.mark.long

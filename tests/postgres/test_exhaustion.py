@@ -1,6 +1,7 @@
 """Servers short of something: vacuum held up by an old transaction, no connections, a full disk."""
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -9,16 +10,21 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
+from conveyor.adapters.postgres.database import Connection, PostgresDatabase
 from conveyor.adapters.postgres.engine import PostgresEngine, open_engine
 from conveyor.adapters.postgres.schema import migrate_at
 from conveyor.adapters.postgres.table_health import table_health
+from conveyor.adapters.postgres.work import RANGES, TAKE_FRESH
 from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.errors import StorageFull, Unavailable
+from conveyor.ports.work import CLAIM_BYTES
 from conveyor.testing.factories import RUN, add_rows, held, new_tasks, scraped, settlement
 from conveyor.testing.local.servers import server_user
 from tests.harness.postgres import TestDatabases, a_postgres, connected
@@ -26,6 +32,7 @@ from tests.harness.postgres import TestDatabases, a_postgres, connected
 LEASE = timedelta(minutes=10)
 IDS = SystemIds(SystemClock())
 GROUP = 250
+ENTRIES_READ = "SELECT pg_stat_get_xact_tuples_returned('task_pkey'::regclass)"
 MANY = 20_000
 
 
@@ -41,7 +48,14 @@ async def test_work_goes_on_beside_an_old_transaction_and_the_figures_show_it(
         await add_rows(engine.tasks, RUN, new_tasks(RUN, count))
         async with beside.transaction(isolation="repeatable_read"):
             await beside.fetchval("SELECT count(*) FROM task")
-            assert await _drained(engine) == count
+            early = await _pages_of_a_claim(engine)
+            done = 0
+            while done < count - GROUP:
+                done += await _worked(engine)
+            assert (
+                await _pages_of_a_claim(engine) <= 2 * early
+            )  # to walk over all tasks before reads three times as many
+            assert done + await _drained(engine) == count
             await beside.execute("SELECT pg_stat_force_next_flush()")
             for each in ("held", "fresh"):
                 await _vacuumed(engine, each)
@@ -53,6 +67,38 @@ async def test_work_goes_on_beside_an_old_transaction_and_the_figures_show_it(
         await _vacuumed(engine, "held")
         dead, _, _ = await table_health(engine.database)
         assert dead["held"] == 0
+
+
+@pytest.mark.long
+async def test_a_discard_does_not_pass_over_removed_rows_again(
+    postgres_18: TestDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their index entries stay until a vacuum, which must wait for the oldest transaction."""
+    count, address, read = 5_000, await postgres_18.empty(), list[int]()
+    transact = PostgresDatabase.transact
+
+    async def counting(database: PostgresDatabase, operation: Any) -> Any:
+        async def counted(connection: Connection) -> Any:
+            outcome = await operation(connection)
+            read.append(await connection.fetchval(ENTRIES_READ))
+            return outcome
+
+        return await transact(database, counted)
+
+    async with (
+        open_engine(address, ids=IDS, lease=LEASE, holder="one") as engine,
+        connected(address) as beside,
+    ):
+        await add_rows(engine.tasks, RUN, new_tasks(RUN, count))
+        monkeypatch.setattr(PostgresDatabase, "transact", counting)
+        async with beside.transaction(isolation="repeatable_read"):
+            await beside.fetchval("SELECT count(*) FROM task")
+            for _ in range(count // GROUP):
+                assert await engine.tasks.discard(RUN, limit=GROUP) == GROUP
+        assert await engine.tasks.runs_held(limit=9) == []
+        *early, _ = read  # the last one looks whether all are gone
+        # The server adds them up until it passes them on, every second or so.
+        assert max(now - before for before, now in pairwise([0, *early])) <= 3 * GROUP
 
 
 @pytest.mark.long
@@ -163,11 +209,39 @@ async def _added_until_full(engine: PostgresEngine) -> int:
 
 async def _drained(engine: PostgresEngine) -> int:
     done = 0
-    while claimed := await engine.work.claim({RUN: GROUP}):
-        assert not await engine.work.renew([held(task) for task in claimed])
-        assert all(await engine.work.settle([settlement(task, scraped()) for task in claimed]))
-        done += len(claimed)
+    while claimed := await _worked(engine):
+        done += claimed
     return done
+
+
+async def _worked(engine: PostgresEngine) -> int:
+    claimed = await engine.work.claim({RUN: GROUP})
+    assert not await engine.work.renew([held(task) for task in claimed])
+    assert all(await engine.work.settle([settlement(task, scraped()) for task in claimed]))
+    return len(claimed)
+
+
+async def _pages_of_a_claim(engine: PostgresEngine) -> int:
+    """How often a claim of fresh tasks, which is undone, reads a page to find rows."""
+
+    async def operation(connection: Connection) -> int:
+        transaction = connection.transaction()
+        await transaction.start()
+        run_no = await connection.fetchval("SELECT no FROM run_no")
+        values = (None, [run_no], [GROUP], LEASE, "one", CLAIM_BYTES, RANGES)
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {TAKE_FRESH}"
+        plan = json.loads(await connection.fetchval(explain, *values))[0]["Plan"]
+        await transaction.rollback()
+        return sum(_pages(plan))
+
+    return await engine.database.run(operation)
+
+
+def _pages(plan: dict[str, Any]) -> Iterator[int]:
+    if "Relation Name" in plan and "Scan" in plan["Node Type"]:
+        yield plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    for below in plan.get("Plans", ()):
+        yield from _pages(below)
 
 
 async def _vacuumed(engine: PostgresEngine, table: str) -> None:

@@ -1,9 +1,11 @@
 """A pooler in transaction mode: each transaction may be on another connection of the server."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -25,14 +27,19 @@ from conveyor.testing.factories import (
     settlement,
 )
 from tests.harness.pgbouncer import pgbouncer
-from tests.harness.postgres import TestDatabases
+from tests.harness.postgres import TestDatabases, connected
 
 LEASE = timedelta(minutes=10)
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "storage" / "postgres.md"
 
 
 @pytest.fixture
 async def engine(postgres_18: TestDatabases) -> AsyncIterator[PostgresEngine]:
     direct = await postgres_18.create()
+    [settings] = re.findall(r"```sql\n(ALTER ROLE .*?)```", DOCUMENTED.read_text(), re.DOTALL)
+    here = f"ALTER ROLE {direct.user} IN DATABASE {direct.database}"  # other tests have this role
+    async with connected(direct) as connection:
+        await connection.execute(settings.replace("ALTER ROLE conveyor", here))
     with pgbouncer(direct) as address:
         assert await migrate_at(address)
         assert not await missing_at(address)

@@ -10,6 +10,7 @@ import pytest
 from conveyor.adapters.postgres.engine import PostgresEngine, open_engine
 from conveyor.adapters.postgres.metadata import RUN as RUNS
 from conveyor.adapters.postgres.schema import migrate_at
+from conveyor.adapters.postgres.tasks import GROUPS
 from conveyor.adapters.postgres.work import PostgresWork
 from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.domain.ids import RunId
@@ -23,6 +24,7 @@ from conveyor.testing.factories import (
     held,
     new_ids,
     new_tasks,
+    refused,
     scraped,
     settlement,
 )
@@ -137,6 +139,34 @@ async def test_rows_that_are_added_while_their_run_is_discarded_keep_it(
         assert await discarding == 1
 
     assert list(await engine.tasks.runs_held(limit=9)) == [RUN]
+
+
+async def test_a_discard_that_waits_for_a_settle_keeps_no_other_settle_from_the_run(
+    engine: PostgresEngine,
+) -> None:
+    await _given_claims(engine, 2)
+    async with connected(engine.database.address) as connection:
+        async with connection.transaction():
+            await connection.execute("DELETE FROM held WHERE idx = 0")
+            discarding = asyncio.create_task(engine.tasks.discard(RUN, limit=9))
+            await _until_waiting(connection)
+            # As a settle does that makes a group of failures. To wait here would be a deadlock.
+            await connection.fetch("SELECT 1 FROM run_no FOR NO KEY UPDATE NOWAIT")
+
+        assert await discarding == 2
+
+
+async def test_the_server_adds_up_failures_that_several_connections_have_counted(
+    engine: PostgresEngine,
+) -> None:
+    tasks = await _given_claims(engine, 2)
+    for task in tasks:
+        assert await engine.work.settle([settlement(task, refused())]) == [True]
+        await engine.database.fetch("UPDATE failure_group SET slot = slot + 100")  # another's
+
+    assert len(await engine.database.fetch(GROUPS, RUN)) == 1
+    [group] = await engine.tasks.failure_groups(RUN)
+    assert (group.count, group.example) == (2, tasks[0].id)
 
 
 @pytest.mark.long

@@ -1,15 +1,16 @@
 """One process of the consistency trial: it adds, claims, renews and settles tasks beside others.
 
 `python -m tests.postgres.trial URL NAME SEED TASKS` prints its report as JSON when all tasks have
-ended. Chunks are added by every process, each with borders of its own; claims are abandoned, settles
+ended. With `patient` behind it, calls are repeated while the server is unavailable. Chunks are added by every process, each with borders of its own; claims are abandoned, settles
 repeated, and tasks retried.
 """
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from random import Random
+from typing import cast
 
 import msgspec
 
@@ -19,6 +20,7 @@ from conveyor.adapters.system.clock import SystemClock, SystemIds
 from conveyor.domain.counts import Spend
 from conveyor.domain.ids import RunId
 from conveyor.domain.task import SettleDecision, Task, TaskStatus
+from conveyor.errors import Unavailable
 from conveyor.testing.factories import (
     add_rows,
     held,
@@ -49,17 +51,42 @@ class Report(msgspec.Struct):
     wrong: int = 0  # repeated settles that took effect
 
 
-async def take_part(address: PostgresAddress, name: str, seed: str, tasks: int) -> Report:
+async def take_part(
+    address: PostgresAddress, name: str, seed: str, tasks: int, *, patient: bool = False
+) -> Report:
     report = Report()
     async with open_engine(
         address, ids=SystemIds(SystemClock()), lease=LEASE, holder=name
-    ) as engine:
+    ) as opened:
+        engine = cast("PostgresEngine", _Patient(opened)) if patient else opened
         dice = Random(f"{seed} {name}")
         async with asyncio.TaskGroup() as group:
             group.create_task(_add(engine, dice, tasks, report))
             for _ in range(LOOPS):
                 group.create_task(_work(engine, dice, tasks, report))
     return report
+
+
+class _Patient:
+    """An engine whose calls are repeated while the server is unavailable."""
+
+    def __init__(self, engine: PostgresEngine) -> None:
+        self.tasks, self.work = _Repeated(engine.tasks), _Repeated(engine.work)
+
+
+class _Repeated:
+    def __init__(self, port: object) -> None:
+        self._port = port
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
+        async def call(*given: object, **named: object) -> object:
+            while True:
+                try:
+                    return await getattr(self._port, name)(*given, **named)
+                except Unavailable:
+                    await asyncio.sleep(0.1)  # until the server has started again
+
+        return call
 
 
 async def _add(engine: PostgresEngine, dice: Random, tasks: int, report: Report) -> None:
@@ -127,6 +154,8 @@ def _decision(dice: Random) -> SettleDecision:
 
 
 if __name__ == "__main__":
-    url, own_name, own_seed, count = sys.argv[1:]
-    made = asyncio.run(take_part(parse_address(url), own_name, own_seed, int(count)))
+    url, own_name, own_seed, count, *more = sys.argv[1:]
+    made = asyncio.run(
+        take_part(parse_address(url), own_name, own_seed, int(count), patient=more == ["patient"])
+    )
     sys.stdout.buffer.write(msgspec.json.encode(made))

@@ -253,14 +253,21 @@ class Allowance(msgspec.Struct, frozen=True):
 def take_one(
     bucket: Bucket | None, now: float, *, rate: float, burst: int
 ) -> tuple[Bucket, Allowance]:
-    """Take a token, if there is one. `None` is a new bucket, which is full."""
-    tokens = float(burst)
+    """Take a token, if there is one. `None` is a new bucket, which is full.
+
+    Calls may overtake each other, and the clocks of processes differ. So a moment before that of
+    the bucket leaves it as it is: else the time in between would be refilled twice. If it is so far
+    before that a bucket fills meanwhile, the clock was set back.
+    """
+    tokens, at = float(burst), now
     if bucket is not None:
         passed = max(now - bucket.at, 0.0)
         tokens = min(bucket.tokens + passed * rate, tokens)
+        if bucket.at - now < burst / rate:
+            at = max(now, bucket.at)
     granted = tokens >= 1
     left = tokens - 1 if granted else tokens
-    return Bucket(left, now), allowance(left, granted=granted, rate=rate, burst=burst)
+    return Bucket(left, at), allowance(left, granted=granted, rate=rate, burst=burst)
 
 
 def allowance(tokens: float, *, granted: bool, rate: float, burst: int) -> Allowance:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from conveyor.adapters.postgres.database import PostgresDatabase
+from conveyor.adapters.postgres.database import PostgresDatabase, same_key
 from conveyor.domain.control_queue import MESSAGE_VERSION, ControlMessage, MessageGroup
 from conveyor.errors import Stale
 from conveyor.ports.clock import Clock, Ids
@@ -25,9 +25,18 @@ VALUES ($2, $3, $4, $5, $6, $7, {NOW})
 ON CONFLICT (kind, subject) WHERE due_at IS NOT NULL DO NOTHING RETURNING 1
 """
 IS_LIVE = "SELECT 1 FROM control_message WHERE kind = $1 AND subject = $2 AND due_at IS NOT NULL"
+# A look-up finds the next kind and caller in the index, so a receive does not read all live messages.
 GROUPS = f"""
-SELECT kind, caller, min(due_at) FROM control_message
- WHERE due_at <= {NOW} AND v <= {MESSAGE_VERSION} GROUP BY kind, caller
+WITH RECURSIVE live AS (
+    (SELECT kind, caller, due_at FROM control_message
+      WHERE due_at IS NOT NULL AND v <= {MESSAGE_VERSION} ORDER BY kind, caller, due_at LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM live CROSS JOIN LATERAL (
+        SELECT kind, caller, due_at FROM control_message AS it
+         WHERE due_at IS NOT NULL AND v <= {MESSAGE_VERSION}
+           AND (it.kind, it.caller) > (live.kind, live.caller)
+         ORDER BY kind, caller, due_at LIMIT 1) AS next)
+SELECT kind, caller, due_at FROM live WHERE due_at <= {NOW}
 """
 RECEIVE = f"""
 WITH due AS MATERIALIZED (
@@ -35,10 +44,11 @@ WITH due AS MATERIALIZED (
      WHERE kind = $4 AND caller = $5 AND due_at <= {NOW} AND v <= {MESSAGE_VERSION}
      ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED)
 UPDATE control_message AS it SET due_at = {NOW} + $2, deliveries = deliveries + 1
-  FROM due WHERE it.id = due.id
+  FROM due WHERE {same_key("it", "due", ("id",))}
 RETURNING it.id, kind, subject, caller, payload, v, deliveries
 """
-HELD = "WHERE id = $2 AND deliveries = $3 AND due_at IS NOT NULL RETURNING 1"
+# Not `due_at IS NOT NULL`: for that the planner may read all of a partial index.
+HELD = "WHERE id = $2 AND deliveries = $3 AND dead_lettered_at IS NULL RETURNING 1"
 EXTEND = f"UPDATE control_message SET due_at = {NOW} + $4 {HELD}"
 ACK = f"DELETE FROM control_message {HELD.replace('$2', '$1').replace('$3', '$2')}"
 RESEND = f"""

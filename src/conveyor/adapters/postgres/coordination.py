@@ -7,7 +7,7 @@ second.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -32,12 +32,16 @@ CHANNEL = "conveyor_notifications"
 MEMBER = msgspec.json.Decoder(Member)
 
 EPOCH = f"extract(epoch FROM {NOW})::double precision"
+# `take_one` of the domain. Statements lock the row in another order than they start in, so the moment
+# of one may be before that of the row.
 TAKE = f"""
 INSERT INTO bucket AS old (name, tokens, at, granted, full_at)
 VALUES ($2, $4::double precision - 1, {EPOCH}, true, {EPOCH} + 1 / $3::double precision)
 ON CONFLICT (name) DO UPDATE SET (tokens, at, granted, full_at) = (
-    SELECT left_over, excluded.at, filled >= 1, excluded.at + ($4 - left_over) / $3
-      FROM (SELECT least(old.tokens + greatest(excluded.at - old.at, 0) * $3, $4) AS filled) AS now,
+    SELECT left_over, moment, filled >= 1, moment + ($4 - left_over) / $3
+      FROM (SELECT CASE WHEN old.at - excluded.at < $4 / $3 THEN greatest(old.at, excluded.at)
+                        ELSE excluded.at END AS moment,
+                   least(old.tokens + greatest(excluded.at - old.at, 0) * $3, $4) AS filled) AS now,
            LATERAL (SELECT CASE WHEN filled >= 1 THEN filled - 1 ELSE filled END AS left_over) AS it)
 RETURNING tokens, granted
 """
@@ -157,16 +161,21 @@ class PostgresCoordination(PostgresPermits):
 
     async def announce(self, member: Member, *, life: timedelta) -> None:
         if life <= timedelta():
-            await self._database.fetch(LEAVE, member.id)
+            async with _in_time():
+                await self._database.fetch(LEAVE, member.id)
             return
         document = msgspec.json.encode(member).decode()
-        await self._database.fetch(ANNOUNCE, self._now(), life, member.id, document)
+        async with _in_time():
+            await self._database.fetch(ANNOUNCE, self._now(), life, member.id, document)
         if self._monotonic() >= self._clean_at:
             self._clean_at = self._monotonic() + CLEAN_EVERY.total_seconds()
-            await self._database.fetch(CLEAN, self._now(), CLEAN_EVERY)
+            with suppress(Unavailable):  # the member is announced; another time will do
+                async with _in_time():
+                    await self._database.fetch(CLEAN, self._now(), CLEAN_EVERY)
 
     async def members(self) -> Sequence[Member]:
-        rows = await self._database.fetch(MEMBERS, self._now())
+        async with _in_time():
+            rows = await self._database.fetch(MEMBERS, self._now())
         return [MEMBER.decode(row["doc"]) for row in rows]
 
 

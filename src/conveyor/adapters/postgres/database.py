@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from conveyor.adapters.postgres.address import PostgresAddress
-from conveyor.errors import StorageFull, Unavailable
+from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 
 T = TypeVar("T")
 Connection = Any  # of asyncpg, which has no types
@@ -31,16 +31,22 @@ Operation = Callable[[Connection], Awaitable[T]]
 
 ACQUIRED_WITHIN = 10.0  # seconds to wait for a free connection, and to connect
 ANSWERED_WITHIN = 30.0  # seconds for one statement
+# Seconds for a renewal. A process has one connection for them: if its server is gone, the next renewal
+# must have another one before the leases end.
+RENEWED_WITHIN = 5.0
 IDLE = 300.0  # seconds after which a connection that nothing uses is closed
 TRIES = 5  # of a transaction that the server rolls back for the sake of others
 CLOSED_WITHIN = 10.0
-SESSION = {
+# A connection whose statement was cancelled is free once the server has ended the statement.
+RELEASED_WITHIN = 2.0
+SESSION = {  # in the form in which the server shows values
     "application_name": "conveyor",
     "timezone": "UTC",
+    "default_transaction_isolation": "read committed",  # what a statement sees after a lock
     "jit": "off",  # compiling takes longer than any of our statements
     "statement_timeout": "25s",  # before the client gives up, so that nothing runs on unseen
     "lock_timeout": "10s",
-    "idle_in_transaction_session_timeout": "60s",
+    "idle_in_transaction_session_timeout": "1min",
     # Statements over many keys join a list of unknown length with a table. The planner guesses that
     # length, and may read a whole table instead of the rows by their keys.
     "plan_cache_mode": "force_generic_plan",
@@ -136,7 +142,7 @@ class PostgresDatabase:
         """
 
         async def inside(connection: Connection) -> T:
-            async with connection.transaction():
+            async with transaction(connection):
                 return await operation(connection)
 
         return await self.run(inside, pool=pool)
@@ -171,7 +177,8 @@ class PostgresDatabase:
         try:
             yield connection
         finally:
-            await connections.release(connection)
+            with suppress(*FAILURES):  # the pool closes it then; what was done with it counts
+                await connections.release(connection, timeout=RELEASED_WITHIN)
 
     @asynccontextmanager
     async def listening(self, channel: str) -> AsyncIterator["Arrivals"]:
@@ -197,9 +204,16 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _own_errors(self) -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        assert task
+        before = task.cancelling()
         try:
             yield
         except FAILURES as error:
+            # A failure of what the driver does after a cancellation, such as a rollback, replaces
+            # it. A loop that goes on after `Unavailable` would then outlive its cancellation.
+            if task.cancelling() > before:
+                raise asyncio.CancelledError from error
             raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> Exception:
@@ -210,8 +224,30 @@ class PostgresDatabase:
             )
         kind = StorageFull if code == DISK_FULL else Unavailable
         why = str(error) or "no answer in time"
+        if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+            why = "it is a standby, and only the primary is used"
         hint = ": run `conveyor migrate`" if code == NO_TABLE else ""
         return kind(f"PostgreSQL at {self.address}: {why}{f' ({code})' if code else ''}{hint}")
+
+
+@asynccontextmanager
+async def transaction(connection: Connection) -> AsyncIterator[None]:
+    """A transaction, which after an error or a cancellation ends within a bounded time.
+
+    Not that of the driver: one whose BEGIN was cancelled cannot be rolled back. The pool would do
+    it, and log an error each time.
+    """
+    try:
+        await connection.execute("BEGIN")
+        yield
+        await connection.execute("COMMIT")
+    except BaseException:
+        try:
+            async with asyncio.timeout(RELEASED_WITHIN):
+                await connection.execute("ROLLBACK")
+        except FAILURES:
+            connection.terminate()  # with which the server rolls back
+        raise
 
 
 @asynccontextmanager
@@ -224,20 +260,25 @@ async def open_database(
     pools = {
         Pool.GENERAL: _pool(address, address.connections - 1 - work, session),
         Pool.WORK: _pool(address, work, session),
-        Pool.RESERVED: _pool(address, 1, session),
+        Pool.RESERVED: _pool(address, 1, session, answered_within=RENEWED_WITHIN),
     }
     for pool in pools.values():
         await pool  # which does not connect, because it may be empty
     try:
         yield PostgresDatabase(address, pools)
     finally:
-        for pool in pools.values():
-            await _close(pool)
+        await asyncio.gather(*map(_close, pools.values()))
 
 
-def _pool(address: PostgresAddress, size: int, session: Mapping[str, str]) -> Any:
+def _pool(
+    address: PostgresAddress,
+    size: int,
+    session: Mapping[str, str],
+    *,
+    answered_within: float = ANSWERED_WITHIN,
+) -> Any:
     return asyncpg.create_pool(
-        **_connecting(address),
+        **_connecting(address, answered_within),
         min_size=0,
         max_size=size,
         max_inactive_connection_lifetime=IDLE,
@@ -249,7 +290,9 @@ def _pool(address: PostgresAddress, size: int, session: Mapping[str, str]) -> An
     )
 
 
-def _connecting(address: PostgresAddress) -> dict[str, Any]:
+def _connecting(
+    address: PostgresAddress, answered_within: float = ANSWERED_WITHIN
+) -> dict[str, Any]:
     return {
         "host": address.host,
         "port": address.port,
@@ -257,15 +300,24 @@ def _connecting(address: PostgresAddress) -> dict[str, Any]:
         "password": address.password,
         "database": address.database,
         "ssl": _tls(address),
-        "command_timeout": ANSWERED_WITHIN,
+        "command_timeout": answered_within,
         "timeout": ACQUIRED_WITHIN,
+        # After a failover a name may lead to a standby for a while, whose connections would stay.
+        "target_session_attrs": "primary",
     }
 
 
 def _tls(address: PostgresAddress) -> ssl.SSLContext | str:
-    if not address.tls.startswith("verify"):
+    is_verified = address.tls.startswith("verify") or (address.tls == "require" and address.ca)
+    if not is_verified:
         return address.tls
-    context = ssl.create_default_context(cafile=address.ca)
+    try:
+        context = ssl.create_default_context(cafile=address.ca)
+    except OSError as error:  # of `ssl` too
+        raise RefusedToStart(
+            f"settings: `sslrootcert` of the database {address} must be a file with certificates, "
+            f"got {address.ca}: {error.strerror or error}"
+        ) from error
     context.check_hostname = address.tls == "verify-full"
     return context
 

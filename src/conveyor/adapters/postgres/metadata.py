@@ -1,7 +1,8 @@
 """Metadata in PostgreSQL: one table for each kind of row, with the whole row as JSON.
 
 A commit of one change is one statement. Others are a transaction with one statement for each kind of
-row and way of writing it, in the order of `TABLES` and of keys: two commits lock rows in one order.
+row and way of writing it, in the order of `TABLES` and of keys. So two commits lock rows in one order,
+unless they update and delete rows of one kind: a deadlock of such is tried again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -217,7 +218,9 @@ EVENT: StoredKind[OutboxEvent] = TABLES[OutboxEvent]
 JOBS = fitting(
     "job_doc, run_doc",
     """
-  FROM (SELECT job.doc AS job_doc, run.doc AS run_doc FROM job LEFT JOIN run ON run.id = job.run_id
+  FROM (SELECT job.doc AS job_doc, run.doc AS run_doc
+          FROM job LEFT JOIN LATERAL (
+            SELECT doc FROM run WHERE run.id = job.run_id OFFSET 0) AS run ON true
          WHERE job.caller = $1 AND job.id < $2
            AND CASE WHEN $3::text IS NULL THEN job.status <> 'deleted' ELSE job.status = $3 END
            AND ($4::text IS NULL OR job.type = $4)

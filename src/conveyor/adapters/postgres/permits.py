@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from zlib import crc32
 
-from conveyor.adapters.postgres.database import Connection, Pool, PostgresDatabase
+from conveyor.adapters.postgres.database import Connection, Pool, PostgresDatabase, transaction
 from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import PermitRequest
@@ -90,7 +90,7 @@ class PostgresPermits:
 
         async def operation(connection: Connection) -> dict[str, Expiries]:
             async with self._changing(asked) as overdue:
-                async with connection.transaction():
+                async with transaction(connection):
                     await connection.execute(LOCK, sorted({_lock_key(name) for name in asked}))
                     rows = await connection.fetch(LIVE, self._now(), [*asked], self._incarnation)
                     granted = self._granted(asked, dict(map(tuple, rows)))

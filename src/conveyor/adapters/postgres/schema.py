@@ -10,12 +10,18 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from conveyor.adapters.postgres.address import PostgresAddress
-from conveyor.adapters.postgres.database import Connection, PostgresDatabase, open_database
+from conveyor.adapters.postgres.database import (
+    SESSION,
+    Connection,
+    PostgresDatabase,
+    open_database,
+)
 from conveyor.errors import RefusedToStart, Unavailable
 
 LOCK = 0x636F6E76  # of the advisory lock that one migration at a time holds
 WITHIN = 24 * 3600.0  # seconds for one script, or for another migration to end
 HAS_VERSIONS = "SELECT to_regclass('schema_version') IS NOT NULL"
+SETTINGS = "SELECT name, current_setting(name) FROM unnest($1::text[]) AS given (name)"
 VERSION = "SELECT coalesce(max(version), 0) FROM schema_version"
 
 
@@ -54,11 +60,10 @@ async def migrate(database: PostgresDatabase) -> Sequence[int]:
                 f"the database {database.address} must have the encoding UTF8, got {encoding}: "
                 "create another with `CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`"
             )
-        lock_timeout = await connection.fetchval("SHOW lock_timeout")
         await connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK, timeout=WITHIN)
         # A script that waits for a table keeps everybody else from it.
-        await connection.execute(f"SET LOCAL lock_timeout = '{lock_timeout}'")
+        await connection.execute(f"SET LOCAL lock_timeout = '{SESSION['lock_timeout']}'")
         have = await _version(connection)
         missing = [(version, script) for version, script in migrations() if version > have]
         for version, script in missing:
@@ -78,17 +83,22 @@ async def missing_migrations(database: PostgresDatabase) -> Sequence[int]:
 
 
 async def check_schema(database: PostgresDatabase) -> None:
-    """Raise `RefusedToStart` unless this release can use the schema.
+    """Raise `RefusedToStart` unless this release can use the schema, under safe settings.
 
     A database that does not answer is no reason to refuse: it may be back in a moment. Then its
-    first connection is checked, and calls raise `Unavailable` while the schema is a wrong one.
+    first connection is checked, and calls raise `Unavailable` while something is wrong.
     """
+
+    async def find_wrong(connection: Connection) -> str | None:
+        have = await _version(connection)
+        return _wrong(have, database) or await _unsafe(connection, database)
+
     try:
-        wrong = _wrong(await database.transact(_version), database)
+        wrong = await database.transact(find_wrong)
     except Unavailable:
 
         async def check(connection: Connection) -> None:
-            if wrong := _wrong(await _version(connection), database):
+            if wrong := await find_wrong(connection):
                 raise Unavailable(wrong)
 
         database.check_first = check
@@ -113,6 +123,27 @@ def _too_new(have: int, database: PostgresDatabase) -> str | None:
     return (
         f"the database {database.address} has schema {have}, and this release knows those up to "
         f"{LATEST + 1}: upgrade Conveyor"
+    )
+
+
+async def _unsafe(connection: Connection, database: PostgresDatabase) -> str | None:
+    """Which setting of the database or of the role makes it unsafe to use, and what to do."""
+    if await connection.fetchval("SHOW synchronous_commit") == "off":
+        return (
+            f"the database {database.address} has synchronous_commit = off, so a crash of the "
+            "server would lose claims and settles that it has confirmed: remove that setting where "
+            "it was made (ALTER ROLE, ALTER DATABASE or the configuration of the server)"
+        )
+    # Also where no pooler is named: one that is told to ignore settings drops them silently.
+    wanted = {name: value for name, value in SESSION.items() if name != "application_name"}
+    found = dict(map(tuple, await connection.fetch(SETTINGS, list(wanted))))
+    missing = [f"{name} = '{value}'" for name, value in wanted.items() if found[name] != value]
+    if not missing:
+        return None
+    return (
+        f"sessions of {database.address} must have the settings {', '.join(missing)}, which cannot "
+        "be made through a pooler: make them with ALTER ROLE, reconnect the pooler, and name it in "
+        "the address (`pooler=transaction`), as docs/storage/postgres.md has it"
     )
 
 

@@ -32,6 +32,7 @@ from conveyor.domain.failure_groups import FailureGroup, failure_key, listed
 from conveyor.domain.ids import RunId, TaskId, task_index
 from conveyor.domain.job import RunPlace
 from conveyor.domain.task import WORKER_LOST, Attempt, Inherited, NewRow, Task, TaskStatus
+from conveyor.errors import Unavailable
 from conveyor.ports.clock import Clock
 from conveyor.ports.tasks import PAGE_BYTES, TaskPage
 
@@ -43,7 +44,8 @@ SELECT no, job_id, shards, v, coalesce($2::timestamptz, statement_timestamp()) A
   FROM run_no WHERE run_id = $1 FOR KEY SHARE
 """
 LAY_OUT = """
-INSERT INTO run_no (run_id, job_id, shards, v) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING
+INSERT INTO run_no (run_id, job_id, shards, v) VALUES ($1, $2, $3, $4)
+ON CONFLICT (run_id) DO NOTHING
 """
 TASK_COLUMNS = (
     "run_no", "idx", "name", "created_at", "url", "method", "external_id", "metadata", "params",
@@ -75,9 +77,12 @@ EVERY = f"SELECT idx FROM task WHERE run_no = {NUMBER} AND idx > $2 ORDER BY idx
 IN_TABLE = f"""
 SELECT idx FROM {{table}} WHERE run_no = {NUMBER}{{also}} AND idx > $2 ORDER BY idx LIMIT $3
 """
+# The index finds ranges by their first task: the condition on it leaves those out that end before.
 IN_RANGES = f"""
 SELECT generate_series(greatest(next, $2 + 1), upto - 1) AS idx
-  FROM (SELECT next, upto FROM fresh WHERE run_no = {NUMBER} AND upto > $2 + 1 ORDER BY first) AS it
+  FROM (SELECT next, upto FROM fresh
+         WHERE run_no = {NUMBER} AND first > $2 + 1 - {RANGE} AND upto > $2 + 1
+         ORDER BY first) AS it
  LIMIT $3
 """
 IN_DONE = {
@@ -130,11 +135,13 @@ SELECT run_id,
                                LIMIT {MOST_OPEN}) AS near)
   FROM run_no WHERE run_id = ANY($1::text[])
 """
+# A busy run has up to 32,000 rows, one for each group and slot: too many for the event loop to add up.
 GROUPS = f"""
 SELECT host, reason, code, count, example, name
-  FROM failure_group AS it CROSS JOIN LATERAL (
+  FROM (SELECT run_no, host, reason, code, sum(count)::bigint AS count, min(example) AS example
+          FROM failure_group WHERE run_no = {NUMBER} GROUP BY run_no, host, reason, code) AS it
+ CROSS JOIN LATERAL (
     SELECT name FROM task WHERE task.run_no = it.run_no AND task.idx = it.example OFFSET 0) AS task
- WHERE it.run_no = {NUMBER}
 """
 TALLY = f"""
 SELECT status, count(*) FROM done WHERE run_no = {NUMBER} GROUP BY status
@@ -144,16 +151,24 @@ SELECT status, count(*) FROM done WHERE run_no = {NUMBER} GROUP BY status
 """
 RUNS = "SELECT run_id FROM run_no WHERE run_id > $1 ORDER BY run_id LIMIT $2"
 
+# A discard locks claims before the run, as a settle does that makes a group of failures: those of the
+# rows that it will probably remove. After any others the server may end a deadlock, and one of the two
+# is tried again.
+LOCK_HELD = f"""
+SELECT FROM held WHERE run_no = {NUMBER} AND idx > $2 AND idx <= $2 + $3::bigint
+ ORDER BY idx FOR UPDATE
+"""
 LOCK_RUN = "SELECT no FROM run_no WHERE run_id = $1 FOR UPDATE"
 LAST_TO_DROP = f"""
 SELECT max(idx) FROM (
     SELECT idx, size, sum(size) OVER (ORDER BY idx ROWS UNBOUNDED PRECEDING) AS so_far
       FROM (SELECT idx, {size("url", "external_id", "metadata", "params", "body")} AS size
-              FROM task WHERE run_no = $1 ORDER BY idx LIMIT $2) AS near) AS sized
+              FROM task WHERE run_no = $1 AND idx > $2 ORDER BY idx LIMIT $3) AS near) AS sized
  WHERE so_far <= {PAGE_BYTES} OR so_far = size
 """
-DROP_ROWS = "DELETE FROM {table} WHERE run_no = $1 AND idx <= $2"
-ANY_LEFT = "SELECT EXISTS (SELECT 1 FROM task WHERE run_no = $1)"
+DROP_ROWS = "DELETE FROM {table} WHERE run_no = $1 AND idx > $2 AND idx <= $3"
+ANY_LEFT = "SELECT EXISTS (SELECT 1 FROM task WHERE run_no = $1 AND idx > $2)"
+FROM_START = -1  # the index after which all rows are
 DROP_ALL = "DELETE FROM {table} WHERE run_no = $1"
 # In the order in which a claim or a settle under way passes a task on, so that none is left behind.
 OF_TASKS = ("later", "held", "later", "done", "attempt")
@@ -169,6 +184,9 @@ class PostgresTasks:
         self._database = database
         self._clock = clock
         self._places: dict[RunId, RunPlace] = {}  # of runs that this process writes
+        # Of a run that this process removes, the last index that is gone: a look from the first one
+        # passes over the index entries of all removed rows, until autovacuum has removed these too.
+        self._dropped: dict[RunId, int] = {}
 
     async def lay_out(self, run_id: RunId, place: RunPlace) -> None:
         """Nothing is written: the place is stored with the first rows, in their transaction."""
@@ -271,11 +289,24 @@ class PostgresTasks:
         return [RunId(run_id) for (run_id,) in await self._database.fetch(RUNS, after, limit)]
 
     async def discard(self, run_id: RunId, *, limit: int) -> int:
-        async def operation(connection: Connection) -> int:
+        async def operation(connection: Connection) -> tuple[int, int | None]:
+            after = self._dropped.get(run_id, FROM_START)
+            await connection.execute(LOCK_HELD, run_id, after, limit)
             run_no = await connection.fetchval(LOCK_RUN, run_id)
-            return 0 if run_no is None else await _drop_rows(connection, run_no, limit)
+            if run_no is None:
+                return 0, None
+            dropped = await _drop_rows(connection, run_no, after, limit)
+            if dropped == (0, FROM_START):
+                dropped = await _drop_rows(connection, run_no, FROM_START, limit)
+            return dropped
 
-        return await self._database.transact(operation)
+        gone, last = await self._database.transact(operation)
+        self._dropped.pop(run_id, None)
+        if last is not None:
+            self._dropped[run_id] = last
+            if len(self._dropped) > MOST_WRITTEN:
+                del self._dropped[next(iter(self._dropped))]
+        return gone
 
     async def _copy(self, connection: Connection, run_id: RunId, tasks: Sequence[NewRow]) -> int:
         """Add rows that do not exist yet, which takes half the time; `_Exists` if one does."""
@@ -309,6 +340,8 @@ class PostgresTasks:
                 raise ValueError(f"run {run_id} was not laid out")
             await connection.execute(LAY_OUT, run_id, *msgspec.structs.astuple(place))
             found = await connection.fetchrow(FIND_RUN, run_id, now)
+            if found is None:  # another process laid it out, and it was removed at once
+                raise Unavailable(f"run {run_id} is being removed")
         run_no, job_id, shards, v, moment = found
         _check_place(run_id, RunPlace(job_id, shards, v), place)
         return run_no, moment
@@ -370,21 +403,27 @@ def _inherited_row(run_no: int, index: int, stood: Inherited, now: datetime) -> 
     )  # fmt: skip
 
 
-async def _drop_rows(connection: Connection, run_no: int, limit: int) -> int:
+async def _drop_rows(
+    connection: Connection, run_no: int, after: int, limit: int
+) -> tuple[int, int | None]:
+    """Remove rows after an index; return how many, and after which index there are more."""
     # No further claim: the run is being removed. Claims under way end first.
     await connection.execute(DROP_ALL.format(table="fresh"), run_no)
-    last = await connection.fetchval(LAST_TO_DROP, run_no, limit)
+    last = await connection.fetchval(LAST_TO_DROP, run_no, after, limit)
     gone = 0
     if last is not None:
-        told = await connection.execute(DROP_ROWS.format(table="task"), run_no, last)
+        told = await connection.execute(DROP_ROWS.format(table="task"), run_no, after, last)
         gone = int(told.split()[-1])
         for table in OF_TASKS:
-            await connection.execute(DROP_ROWS.format(table=table), run_no, last)
-    if not await connection.fetchval(ANY_LEFT, run_no):
-        for table in (*OF_TASKS, "counter", "failure_group"):
-            await connection.execute(DROP_ALL.format(table=table), run_no)
-        await connection.execute("DELETE FROM run_no WHERE no = $1", run_no)
-    return gone
+            await connection.execute(DROP_ROWS.format(table=table), run_no, after, last)
+        if await connection.fetchval(ANY_LEFT, run_no, last):
+            return gone, last
+    if await connection.fetchval(ANY_LEFT, run_no, FROM_START):  # others are before the index
+        return gone, FROM_START
+    for table in (*OF_TASKS, "counter", "failure_group"):
+        await connection.execute(DROP_ALL.format(table=table), run_no)
+    await connection.execute("DELETE FROM run_no WHERE no = $1", run_no)
+    return gone, None
 
 
 @cache

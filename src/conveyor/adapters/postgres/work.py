@@ -240,6 +240,7 @@ class PostgresWork:
         self._clock = clock
         self.holder = holder
         self._numbers: dict[RunId, int] = {}  # of runs; a claim refreshes its own
+        self._runs: dict[int, RunId] = {}  # the inverse
 
     async def close(self, run_id: RunId) -> None:
         await self._database.fetch("UPDATE run_no SET open = false WHERE run_id = $1", run_id)
@@ -266,8 +267,7 @@ class PostgresWork:
     async def renew(self, held: Sequence[Held]) -> Sequence[Held]:
         if not held:
             return []
-        await self._learn(one.run_id for one in held)
-        keys = [self._key(one) for one in held]
+        keys = await self._keys(held)
         sent = columns_of(sorted(set(keys)))
         values = (self._now(), self._lease, *sent, self.holder)
         # On a connection of its own: a lease must not end because claims wait for the server.
@@ -280,8 +280,7 @@ class PostgresWork:
             return []
         for one in settlements:
             task_rules.check_ends(one.decision)
-        await self._learn(one.run_id for one in settlements)
-        keys = [self._key(one) for one in settlements]
+        keys = await self._keys(settlements)
         decisions: dict[Key, SettleDecision] = {}
         for key, one in zip(keys, settlements, strict=True):
             # A claim that is named twice ends once, with its first decision.
@@ -295,8 +294,7 @@ class PostgresWork:
     async def release_lapsed(
         self, run_id: RunId, *, overdue: timedelta, limit: int
     ) -> Sequence[Released]:
-        await self._learn([run_id])
-        run_no = self._numbers.get(run_id)
+        run_no = (await self._numbers_of([run_id])).get(run_id)
         if run_no is None:
             return []
 
@@ -315,9 +313,10 @@ class PostgresWork:
         runs = {run_no: asked[nth - 1] for nth, run_no, *_ in found}
         self._remember({run_id: run_no for run_no, run_id in runs.items()})
         left = {run_no: wants[run_id] for run_no, run_id in runs.items()}
-        room = CLAIM_BYTES // max(1, len(runs))
         later = {run_no for _, run_no, any_later, _ in found if any_later}
         fresh = {run_no for _, run_no, _, any_fresh in found if any_fresh}
+        room = CLAIM_BYTES // max(1, len(later | fresh))  # of a run
+        bytes_of: Counter[int] = Counter()
         for statement, having, *ranges in (
             (TAKE_LATER, later),
             (TAKE_FRESH, fresh, RANGES),
@@ -329,21 +328,25 @@ class PostgresWork:
             values = (self._now(), *_arrays(want), self._lease, self.holder, room, *ranges)
             rows = await self._database.fetch(statement, *values, pool=Pool.WORK)
             yield [_held_task(runs[row["run_no"]], row, self.holder) for row in rows]
-            bytes_of: Counter[int] = Counter()
             for row in rows:
                 left[row["run_no"]] -= 1
                 bytes_of[row["run_no"]] += row["size"]
             if statement is TAKE_FRESH:
-                fresh &= bytes_of.keys()  # a run that gave nothing gives nothing at a second look
+                # A run that gave nothing gives nothing at a second look.
+                fresh &= {row["run_no"] for row in rows}
             for run_no, used in bytes_of.items():
                 if 2 * used > room:
                     left[run_no] = 0  # the rest is for another claim
-        yield await self._take_over({no: want for no, want in left.items() if want}, runs, room)
+        rest = max(0, CLAIM_BYTES - bytes_of.total())
+        yield await self._take_over({no: want for no, want in left.items() if want}, runs, rest)
 
     async def _take_over(
         self, wants: Wants, runs: Mapping[int, RunId], room: int
     ) -> Sequence[Task]:
-        """Claim tasks of lost workers; a task that lost too many of them is failed."""
+        """Claim tasks of lost workers, of so many bytes over all runs.
+
+        A task that lost too many workers is failed.
+        """
         if not wants:
             return []
         values = (self._now(), sorted(wants))
@@ -356,7 +359,7 @@ class PostgresWork:
             moves = [
                 (run_no, old, task_rules.claim(old, now, self._lease, holder=self.holder))
                 for run_no, old, now in await self._lapsed(
-                    connection, wants, runs, timedelta(), room=room
+                    connection, wants, runs, timedelta(), room=room // len(wants)
                 )
             ]
             await move_lost(connection, moves)
@@ -401,23 +404,43 @@ class PostgresWork:
 
         return await self._database.transact(operation, pool=Pool.WORK)
 
-    def _key(self, held: Held | Settlement) -> Key:
-        run_no, index = self._numbers.get(held.run_id), task_index(held.task_id)
-        return (run_no or 0, -1 if index is None else index, held.claim_no)  # no run has number 0
+    async def _keys(self, claims: Sequence[Held | Settlement]) -> list[Key]:
+        numbers = await self._numbers_of(one.run_id for one in claims)
+        return [_key(one, numbers.get(one.run_id)) for one in claims]
 
-    async def _learn(self, run_ids: Iterable[RunId]) -> None:
-        unknown = set(run_ids) - self._numbers.keys()
-        if unknown:
+    async def _numbers_of(self, run_ids: Iterable[RunId]) -> Mapping[RunId, int]:
+        """The numbers of those runs that have one."""
+        wanted = set(run_ids)
+        known = {run_id: self._numbers[run_id] for run_id in wanted & self._numbers.keys()}
+        if unknown := wanted - known.keys():
             rows = await self._database.fetch(NUMBERS, sorted(unknown), pool=Pool.RESERVED)
-            self._remember(dict(map(tuple, rows)))
+            found = dict(map(tuple, rows))
+            self._remember(found)
+            known |= found
+        return known
 
     def _remember(self, numbers: Mapping[RunId, int]) -> None:
+        """Cache numbers of runs.
+
+        A server that was restored, or a replica that lagged, may have lost a run and given its
+        number to another. What is still to be written for the lost run must not find the other.
+        """
         if len(self._numbers) + len(numbers) > MOST_KNOWN:
             self._numbers.clear()
-        self._numbers.update(numbers)
+            self._runs.clear()
+        for run_id, run_no in numbers.items():
+            if (before := self._runs.get(run_no, run_id)) != run_id:
+                self._numbers.pop(before, None)
+            self._numbers[run_id] = run_no
+            self._runs[run_no] = run_id
 
     def _now(self) -> datetime | None:
         return self._clock.now() if self._clock else None
+
+
+def _key(held: Held | Settlement, run_no: int | None) -> Key:
+    index = task_index(held.task_id)
+    return (run_no or 0, -1 if index is None else index, held.claim_no)  # no run has number 0
 
 
 def _arrays(wants: Wants) -> tuple[list[int], list[int]]:
