@@ -115,12 +115,12 @@ async def _opened(engine: str, *, sync: bool) -> AsyncIterator[Bodies]:
         if engine == "memory":
             yield MemoryBodies()
         elif engine == "files":
-            yield FileBodies(path, sync=sync)
+            yield FileBodies(path, SystemIds(SystemClock()), sync=sync)
         elif engine == "grouped":
-            yield FileBodies(path, sync=sync, segment_ids=SystemIds(SystemClock()))
+            yield FileBodies(path, SystemIds(SystemClock()), sync=sync, packs=True)
         else:
             with open_segment_store(path / "segments", clock=SystemClock(), sync=sync) as store:
-                yield SegmentBodies(store, FileBodies(path, sync=sync))
+                yield SegmentBodies(store, FileBodies(path, SystemIds(SystemClock()), sync=sync))
 
 
 if __name__ == "__main__":

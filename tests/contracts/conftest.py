@@ -168,17 +168,15 @@ def segments(folder: Path, *, sync: bool = True) -> Iterator[Bodies]:
     with open_segment_store(
         folder / "packs", clock=FakeClock(), sync=sync, segment_size=64_000
     ) as opened:
-        yield SegmentBodies(opened, FileBodies(folder))
+        yield SegmentBodies(opened, FileBodies(folder, FakeIds()))
 
 
 OpenBodies = Callable[[Path], AbstractContextManager[Bodies]]
 
 BODIES: dict[str, OpenBodies] = {
     "memory": lambda _folder: nullcontext(MemoryBodies()),
-    "files": lambda folder: nullcontext(FileBodies(folder)),
-    "files-segments": lambda folder: nullcontext(
-        FileBodies(folder, segment_ids=SystemIds(SystemClock()))
-    ),
+    "files": lambda folder: nullcontext(FileBodies(folder, FakeIds())),
+    "files-segments": lambda folder: nullcontext(FileBodies(folder, FakeIds(), packs=True)),
     "segments": segments,
     "segments-unsynced": lambda folder: segments(folder, sync=False),
 }
@@ -199,6 +197,7 @@ S3_BLOBS: dict[str, str] = {
     "s3-ministack": "s3_of_ministack",
     "s3-moto": "s3_of_moto",
 }
+ONE_PROCESS = {"segments", "segments-unsynced"}
 # What a server does otherwise than S3, and than the other two.
 UNLIKE_S3 = {
     (
@@ -358,11 +357,25 @@ def open_engine(
 
 @pytest.fixture(params=[*BODIES, *map(_costly, S3_BODIES)])
 def bodies(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bodies]:
+    with opened_bodies(request, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(
+    params=[name for name in BODIES if name not in ONE_PROCESS] + [*map(_costly, S3_BODIES)]
+)
+def shared_bodies(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bodies]:
+    with opened_bodies(request, tmp_path) as opened:
+        yield opened
+
+
+@contextmanager
+def opened_bodies(request: pytest.FixtureRequest, folder: Path) -> Iterator[Bodies]:
     if request.param in S3_BODIES:
         server, layout = S3_BODIES[request.param]
         yield S3Bodies(a_bucket(request, server), SystemIds(SystemClock()), layout=layout)
         return
-    with BODIES[request.param](tmp_path) as opened:
+    with BODIES[request.param](folder) as opened:
         yield opened
 
 

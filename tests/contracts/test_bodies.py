@@ -1,5 +1,9 @@
-from conveyor.testing.contracts.bodies import BodiesContract
+from conveyor.testing.contracts.bodies import BodiesContract, SharedBodiesContract
 
 
 class TestBodies(BodiesContract):
+    pass
+
+
+class TestSharedBodies(SharedBodiesContract):
     pass

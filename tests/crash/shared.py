@@ -123,7 +123,7 @@ class OpenStore:
             work=work,
             queues=queues,
             control_queue=ports.control_queue,
-            bodies=FileBodies(self._data / "bodies", sync=False, owner=incarnation),
+            bodies=FileBodies(self._data / "bodies", self._ids, sync=False, owner=incarnation),
             blobs=FileBlobs(self._data / "blobs", sync=False, owner=incarnation),
             coordination=self._coordination,
             encryption=AesKeyRing(bytes(32)),

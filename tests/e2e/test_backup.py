@@ -28,6 +28,7 @@ from conveyor.app.backup import HELD, MARKER, back_up, remove_links
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.settings import Settings
+from conveyor.testing.clock import FakeIds
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.polling import ended, until
 from tests.harness.programs import Program, mock_gateway, service
@@ -243,7 +244,10 @@ def test_what_is_removed_during_the_copy_is_in_the_backup(
             assert await store.remove_run(job_id, run_id, limit=100) == 18
             with pytest.raises(Unavailable, match="a backup"):
                 await store.reclaim()
-            assert await FileBodies(data / "bodies").delete_run(job_id, run_id, limit=100) == 1
+            assert (
+                await FileBodies(data / "bodies", FakeIds()).delete_run(job_id, run_id, limit=100)
+                == 1
+            )
             blobs = FileBlobs(data / "blobs")
             await blobs.delete(await blobs.keys("", limit=10))
 

@@ -33,7 +33,8 @@ class Asked:
     """What a rerun was asked for: which rows to scrape again, and with what."""
 
     selects: Callable[[Document], bool] | None = None  # of a final row; None for all
-    wait: int | None = None  # a parameter in place of the rows' own
+    changes_wait: bool = False
+    wait: int | None = None  # a parameter in place of the rows' own; None removes it
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -102,7 +103,8 @@ class KnownRun:
         row = self.rows.get(task_id)
         if row is None:
             return ""  # of a run that was deleted before anybody looked
-        if not self.source or self.reads_again or ("source_run_id" not in row and self.asked.wait):
+        is_changed = "source_run_id" not in row and self.asked.changes_wait
+        if not self.source or self.reads_again or is_changed:
             return f" {self.asked.wait} "
         return self.source.parameter_of(task_id)
 

@@ -74,15 +74,16 @@ async def add(
 
 
 async def rerun(
-    callers: Callers, job: KnownJob, *, statuses: str, condition: str, waits: bool, key: str
+    callers: Callers, job: KnownJob, *, statuses: str, condition: str, wait: str, key: str
 ) -> list[KnownJob]:
     if not callers.meanwhile and not job.deleted_at:
         await callers.inspect(job)
     source = job.newest
     rows = [row for row in source.rows.values() if row["status"] in FINAL] if source else []
     body, meets = _condition(condition, rows)
-    asked = Asked(_selects(statuses, meets), callers.number() if waits else None)
-    if asked.wait:
+    number = callers.number() if wait == "set" else None
+    asked = Asked(_selects(statuses, meets), changes_wait=wait != "kept", wait=number)
+    if asked.changes_wait:
         body["zenrows_params"] = {"wait": asked.wait}
     request = Request(
         caller=job.caller,

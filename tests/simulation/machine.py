@@ -85,9 +85,8 @@ SUBMIT = doing(
 )
 ADD = doing("add", job=JOB, count=st.integers(1, 4), last_batch=st.booleans(), key=KEYS)
 CONDITIONS = st.sampled_from(["", "", "", "host", "code", "reason", "task_ids", "scraped_before"])
-RERUN = doing(
-    "rerun", job=JOB, statuses=STATUSES, condition=CONDITIONS, waits=st.booleans(), key=KEYS
-)
+WAITS = st.sampled_from(["kept", "set", "set", "removed"])
+RERUN = doing("rerun", job=JOB, statuses=STATUSES, condition=CONDITIONS, wait=WAITS, key=KEYS)
 TURN = doing("turn", job=JOB, verb=st.sampled_from(["close", "stop", "pause", "resume"]))
 DELETE = doing("delete", job=JOB, run=st.none() | st.integers(0, 3))
 REPEAT = doing("repeat", pick=st.integers(0, 7), altered=st.booleans())

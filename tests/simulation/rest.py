@@ -154,5 +154,7 @@ async def _check_nothing_is_left_over(world: World, callers: Callers) -> None:
 
 def _claim_of(locator: str) -> str:
     """Run, task and claim of a body, however it is kept."""
-    run_id, task = re.findall(r"[^/]+/(?:runs/)?([^/]+)/(?:\w+/)?([^/]+)$", locator)[0]
-    return f"{run_id}/{task}"
+    form = r"[^/]+/(?:runs/)?(?P<run>[^/]+)/(?:\w+/)?(?P<claim>[^/.]+\.\d+)(?:\.[^/.]+)?$"
+    found = re.search(form, locator)
+    assert found
+    return f"{found['run']}/{found['claim']}"

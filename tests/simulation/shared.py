@@ -191,7 +191,7 @@ class SharedWorld(World):
                 gateway=self.gateway,
                 coordination=self.coordination,
                 # Swept, as the settings above would not have it: to find what nothing refers to.
-                bodies=FileBodies(self.folder / "bodies", sync=False),
+                bodies=FileBodies(self.folder / "bodies", self.ids, sync=False),
                 blobs=FileBlobs(self.folder / "blobs", sync=False),
             )
             assert ports.dead_claims is None

@@ -4,14 +4,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
+from tests.harness.postgres import TestDatabases
 from tests.seed import drawn
-from tests.simulation.shared import ON_DYNAMODB, SharedWorld
+from tests.simulation.postgres import PostgresStore
+from tests.simulation.shared import ON_DYNAMODB, Conditions, SharedWorld
 from tests.simulation.world import Answer, Moment, Request, is_death
 
 T = TypeVar("T")
@@ -33,8 +36,8 @@ KINDS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @asynccontextmanager
-async def some_services(folder: Path, kind: str) -> AsyncIterator[SharedWorld]:
-    world = SharedWorld(folder, seed=1, **KINDS[kind][0])
+async def some_services(folder: Path, shared: dict[str, Any]) -> AsyncIterator[SharedWorld]:
+    world = SharedWorld(folder, seed=1, **shared)
     await world.start()
     try:
         yield world
@@ -45,14 +48,28 @@ async def some_services(folder: Path, kind: str) -> AsyncIterator[SharedWorld]:
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_a_dead_service_began_the_next_finishes(tmp_path: Path, kind: str) -> None:
-    async with some_services(tmp_path / "alive", kind) as world:
+    await _die_at_each_call(tmp_path, kind, *KINDS[kind])
+
+
+@pytest.mark.timeout(1_800)
+async def test_what_a_dead_service_began_on_postgresql_the_next_finishes(
+    tmp_path: Path, postgres_18: TestDatabases
+) -> None:
+    store = partial(PostgresStore, address=await postgres_18.empty())
+    shared = {"count": 2, "conditions": Conditions(store=store, queued=False)}
+    await _die_at_each_call(tmp_path, "postgresql", shared, 4)
+
+
+async def _die_at_each_call(folder: Path, kind: str, shared: dict[str, Any], sampled: int) -> None:
+    """Die at each call in turn, in `make test` at so many of them; the story must end the same."""
+    async with some_services(folder / "alive", shared) as world:
         world.fate.plan(10_000, "before", world.fate.die)
         expected = await _story(world)
         calls = 10_000 - world.fate._left
     moments: list[Moment] = ["before", "after"]
     points = [(nth, moment) for nth in range(calls) for moment in moments]
-    for nth, moment in drawn(points, KINDS[kind][1], of=f"deaths of one, {kind}"):
-        async with some_services(tmp_path / f"{nth}-{moment}", kind) as world:
+    for nth, moment in drawn(points, sampled, of=f"deaths of one, {kind}"):
+        async with some_services(folder / f"{nth}-{moment}", shared) as world:
             world.fate.plan(nth, moment, world.fate.die)
             found = await _story(world)
         assert found == expected, f"after a death {moment} call {nth} of {calls}"

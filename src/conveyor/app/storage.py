@@ -68,10 +68,11 @@ def _segment_bodies(opening: Opening, files: FileBodies, *, packing: bool) -> Bo
 def _loose_bodies(opening: Opening, folder: str = "", *, in_segments: bool = False) -> FileBodies:
     files = FileBodies(
         Path(folder or opening.folder) / "bodies",
+        opening.ids,
         sync=opening.sync,
         is_swept=not folder,
         owner=opening.incarnation,
-        segment_ids=opening.ids if in_segments else None,
+        packs=in_segments,
     )
     _sweep_unfinished(opening, folder, files.sweep_spool)
     return files

@@ -13,7 +13,8 @@ class BodyName(msgspec.Struct, frozen=True, gc=False):
     """The name of a body.
 
     It includes the claim number, so that a worker that lost its lease cannot overwrite the body
-    that the next claim stored.
+    that the next claim stored. A failover of the database may give a number to two workers, so a
+    store that processes share keeps what each of them put under one name.
     """
 
     job_id: JobId
@@ -116,7 +117,7 @@ class Bodies(Protocol):
     async def remove(self, locators: Sequence[str]) -> None:
         """Remove bodies that `put_many` stored and no row will refer to.
 
-        Unlike `discard`, this leaves alone what another worker stored under the same name.
+        Unlike `discard`, this leaves alone what another process stored under the same name.
         """
         ...
 

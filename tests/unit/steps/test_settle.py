@@ -215,7 +215,7 @@ async def test_a_completed_run_whose_work_could_not_be_closed_is_closed_and_woke
 async def test_pages_there_is_no_room_for_go_back_uncharged_and_leave_nothing(
     tmp_path: Path, error: Exception
 ) -> None:
-    house, job, tasks = await _claimed(3, bodies=FileBodies(tmp_path))
+    house, job, tasks = await _claimed(3, bodies=FileBodies(tmp_path, FakeIds()))
     spool = await _spooled(house, b"large")
     house.trace.forget()
     house.trace.break_at(0, "before", error)
@@ -293,7 +293,7 @@ async def test_a_body_that_cannot_be_removed_does_no_harm() -> None:
 async def test_a_claim_that_lost_its_task_writes_nothing_and_its_body_goes(
     tmp_path: Path,
 ) -> None:
-    house, job, [lost, kept] = await _claimed(2, bodies=FileBodies(tmp_path))
+    house, job, [lost, kept] = await _claimed(2, bodies=FileBodies(tmp_path, FakeIds()))
     house.clock.advance(LEASE)
     again = {task.id: task for task in await house.work.claim({_run_of(job): 2})}
     large = Fetched(content=await _spooled(house, b"large"), format="html")
@@ -311,7 +311,7 @@ async def test_a_claim_that_lost_its_task_writes_nothing_and_its_body_goes(
 async def test_a_death_between_a_segment_and_its_rows_leaves_no_row_without_its_body(
     tmp_path: Path,
 ) -> None:
-    bodies = FileBodies(tmp_path, sync=False, segment_ids=FakeIds())
+    bodies = FileBodies(tmp_path, FakeIds(), sync=False, packs=True)
     house, job, tasks = await _claimed(3, bodies=bodies)
     house.trace.die_at("work.settle", 1)
     with pytest.raises(Crash):

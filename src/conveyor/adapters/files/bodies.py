@@ -1,15 +1,18 @@
 """Result bodies as files: one for each, or one for those of a run that are put together, a segment.
 
-    jobs/<job>/runs/<run>/<task id, 5 digits>/<task id>.<claim number>
+    jobs/<job>/runs/<run>/<task id, 5 digits>/<task id>.<claim number>.<nonce>
     jobs/<job>/runs/<run>/segments/<name of the segment>
 
-A locator is `file:` and the path. A segment gets its name when it is whole, so one that a crash cut
-short lies in `spool/`, where the sweeper removes it.
+A locator is `file:` and the path. The nonce differs for every put. After a failover of the database
+two workers may hold a task under the same claim number; each then writes its own file, and the row
+refers to one of them. Files of earlier releases have no nonce. A segment gets its name when it is
+whole, so one that a crash cut short lies in `spool/`, where the sweeper removes it.
 """
 
 import asyncio
 import hashlib
 import os
+import re
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -40,6 +43,7 @@ from conveyor.adapters.shared.body_segments import (
     is_full,
     located,
     names_in,
+    new_nonce,
     new_segment,
     page_of,
     removable,
@@ -60,35 +64,35 @@ SMALL_GROUP = 1024 * 1024  # bytes that are written in the thread of the event l
 SEGMENTS_AT_ONCE = 3  # as many groups as a dispatcher settles at once
 END = sys.maxsize  # the length of what reaches to the end of a file
 WHOLE: Span = (0, END)
+BODY = re.compile(r"(?P<task>[^.]+)\.(?P<claim>\d+)(\.[^.]+)?")
 
 
 class FileBodies:
-    """Reads, lists and removes both kinds; with `segment_ids` small bodies are put into segments.
-
-    The name of a file contains task and claim, so no two claims ever write the same file.
-    """
+    """Reads, lists and removes both kinds; with `packs` small bodies are put into segments."""
 
     def __init__(
         self,
         folder: Path,
+        ids: Ids,
         *,
         sync: bool = True,
         is_swept: bool = True,
         owner: str = "",
-        segment_ids: Ids | None = None,
+        packs: bool = False,
     ) -> None:
         # The bodies of a dead claim cannot be removed from a segment, so one without a row is no fault.
-        self.is_swept = is_swept and segment_ids is None
+        self.is_swept = is_swept and not packs
         self._locks = is_swept
         self._folder = folder
         self._owner = owner  # the process, for names of unfinished files
-        self._segment_ids = segment_ids
+        self._ids = ids
+        self._packs = packs
         self._sync = sync
         # One thread for files: several that create files in one folder contend for its lock in the
         # kernel. With four threads a file took nearly twice the CPU time, and no file was done earlier.
         # A segment is few calls, most of its time a sync: side by side, their syncs share commits of
         # the file system.
-        threads = SEGMENTS_AT_ONCE if segment_ids else 1
+        threads = SEGMENTS_AT_ONCE if packs else 1
         self._writer = ThreadPoolExecutor(threads, thread_name_prefix="bodies-write")
 
     def spool(self) -> Spool:
@@ -154,7 +158,7 @@ class FileBodies:
         return self._folder / "spool"
 
     def _put_all(self, bodies: Sequence[Body]) -> list[Kept]:
-        groups = list(grouped(bodies, packs=self._segment_ids is not None))
+        groups = list(grouped(bodies, packs=self._packs))
         paths = list[Path]()
         try:
             with own_errors(ENGINE):
@@ -170,12 +174,12 @@ class FileBodies:
 
     def _put_group(self, bodies: Sequence[Body], paths: list[Path]) -> list[Kept]:
         """Store bodies as one file, and add its path to `paths` before it is written."""
-        if len(bodies) > 1 and self._segment_ids:
-            return self._put_segment(bodies, self._segment_ids, paths)
-        return [self._put(body, paths) for body in bodies]
+        if len(bodies) > 1:
+            return self._put_segment(bodies, paths)
+        return [self._put(bodies[0], paths)]
 
-    def _put_segment(self, bodies: Sequence[Body], ids: Ids, paths: list[Path]) -> list[Kept]:
-        segment = new_segment(bodies, ids)
+    def _put_segment(self, bodies: Sequence[Body], paths: list[Path]) -> list[Kept]:
+        segment = new_segment(bodies, self._ids)
         paths.append(below(self._folder, segment.key))
         draft = UnfinishedFile(self._spools, self._owner)
         try:
@@ -188,7 +192,8 @@ class FileBodies:
 
     def _put(self, body: Body, paths: list[Path]) -> Kept:
         """Write a body under its final name: no row refers to it before its claim is settled."""
-        name = _file_name(body.name)
+        task = f"{body.name.task_id}.{body.name.claim_no}"
+        name = f"{_part_folder(body.name)}{task}.{new_nonce(self._ids)}"
         path = below(self._folder, name)
         paths.append(path)
         match body.content:
@@ -253,7 +258,7 @@ class FileBodies:
         for part in _entries(below(self._folder, run_folder(job_id, run_id))):
             if part.name == SEGMENTS[:-1] or part.name < after[0][: len(part.name)]:
                 continue
-            for task_id, claim_no in sorted(_claim_of(one) for one in _entries(Path(part.path))):
+            for task_id, claim_no in sorted({_claim_of(one) for one in _entries(Path(part.path))}):
                 if (task_id, claim_no) > after:
                     yield BodyName(job_id, run_id, task_id, claim_no)
 
@@ -299,7 +304,18 @@ class FileBodies:
                 self._delete(paths)
 
     def _discard(self, names: Sequence[BodyName]) -> int:
-        return self._delete([below(self._folder, _file_name(name)) for name in names])
+        """Each folder is listed once: a start may discard the claims of thousands of tasks."""
+        claims = defaultdict[str, set[tuple[TaskId, int]]](set)
+        for name in names:
+            claims[_part_folder(name)].add((name.task_id, name.claim_no))
+        with own_errors(ENGINE):
+            found = [
+                Path(file.path)
+                for folder, wanted in claims.items()
+                for file in _entries(below(self._folder, folder))
+                if _claim_of(file) in wanted
+            ]
+        return self._delete(found)
 
     def _delete(self, paths: Iterable[Path]) -> int:
         removed = 0
@@ -316,10 +332,9 @@ def _size(body: Body) -> int:
     return len(body.content) if isinstance(body.content, bytes) else 0
 
 
-def _file_name(name: BodyName) -> str:
-    """The path of a body. Each folder has up to 4,096 tasks, so that it can be listed at once."""
-    part = name.task_id[:5]
-    return f"{run_folder(name.job_id, name.run_id)}{part}/{name.task_id}.{name.claim_no}"
+def _part_folder(name: BodyName) -> str:
+    """The folder of a body. It has up to 4,096 tasks, so that it can be listed at once."""
+    return f"{run_folder(name.job_id, name.run_id)}{name.task_id[:5]}/"
 
 
 def _part(file: FileIO, span: Span) -> bytes:
@@ -328,8 +343,8 @@ def _part(file: FileIO, span: Span) -> bytes:
 
 
 def _claim_of(file: os.DirEntry[str]) -> tuple[TaskId, int]:
-    task_id, _, claim_no = file.name.rpartition(".")
-    return (TaskId(task_id), int(claim_no)) if claim_no.isdecimal() else (TaskId(file.name), 0)
+    found = BODY.fullmatch(file.name)
+    return (TaskId(found["task"]), int(found["claim"])) if found else (TaskId(file.name), 0)
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

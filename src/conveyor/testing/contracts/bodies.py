@@ -221,6 +221,40 @@ class BodiesContract:
         assert await bodies.delete_run(JOB, RUN, limit=9) == 0
 
 
+class SharedBodiesContract:
+    """What a store that processes share must do besides, by a `shared_bodies` fixture.
+
+    After a failover of the database two processes may hold a task under one claim number.
+    """
+
+    @pytest.mark.parametrize("lost", [0, 1])
+    async def test_bodies_that_two_put_under_one_name_are_removed_apart(
+        self, shared_bodies: Bodies, lost: int
+    ) -> None:
+        for small in (True, False):
+            name = _name(0 if small else 1)
+            kept = list[Kept]()
+            for content in (b"one", b"other"):
+                put = content if small else await _spooled(shared_bodies, content)
+                kept += await shared_bodies.put_many([Body(name, put)])
+
+            await shared_bodies.remove([kept[lost].locator])
+
+            loaded = await shared_bodies.load_many([one.locator for one in kept])
+            assert list(loaded) == ([None, b"other"] if lost == 0 else [b"one", None])
+
+    async def test_bodies_that_two_put_under_one_name_are_listed_once(
+        self, shared_bodies: Bodies
+    ) -> None:
+        names = [_name(0), _name(1)]
+        for _ in range(2):
+            await shared_bodies.put_many([Body(name, b"page") for name in names])
+
+        assert list(await shared_bodies.names(JOB, RUN, limit=9)) == names
+        [one] = await shared_bodies.names(JOB, RUN, limit=1)
+        assert one == names[0]
+
+
 def _name(index: int, *, job_id: JobId = JOB, run_id: RunId = RUN, claim_no: int = 1) -> BodyName:
     [task] = new_tasks(run_id, 1, first=index)
     return BodyName(job_id, run_id, task.id, claim_no)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import count
 
 from conveyor.domain.ids import JobId, RunId
 from conveyor.errors import NotFound
@@ -39,9 +40,14 @@ class MemoryBodies:
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[BodyName, bytes]] = {}
+        self._numbers = count(1)  # of puts, each of which has its own locator
 
     def spool(self) -> MemorySpool:
         return MemorySpool()
+
+    def damage(self, locator: str, content: bytes) -> None:
+        """Change a stored body, as a fault of the disk might."""
+        self._kept[locator] = (self._kept[locator][0], content)
 
     async def put_many(self, bodies: Sequence[Body]) -> Sequence[Kept]:
         return [self._keep(body.name, _whole(body.content)) for body in bodies]
@@ -58,7 +64,8 @@ class MemoryBodies:
         return [kept and kept[1] for kept in found]
 
     async def discard(self, names: Sequence[BodyName]) -> int:
-        return self._remove(_locator(name) for name in names)
+        wanted = set(names)
+        return self._remove([at for at, (name, _) in self._kept.items() if name in wanted])
 
     async def remove(self, locators: Sequence[str]) -> None:
         self._remove(locators)
@@ -70,11 +77,11 @@ class MemoryBodies:
     async def names(
         self, job_id: JobId, run_id: RunId, *, limit: int, after: tuple[str, int] = ("", -1)
     ) -> Sequence[BodyName]:
-        of_run = (
+        of_run = {
             name
             for name, _ in self._kept.values()
             if (name.job_id, name.run_id) == (job_id, run_id)
-        )
+        }
         rest = (name for name in of_run if (name.task_id, name.claim_no) > after)
         return sorted(rest, key=lambda name: (name.task_id, name.claim_no))[:limit]
 
@@ -90,16 +97,14 @@ class MemoryBodies:
         return None
 
     def _keep(self, name: BodyName, content: bytes) -> Kept:
-        locator = _locator(name)
+        locator = (
+            f"{name.job_id}/{name.run_id}/{name.task_id}/{name.claim_no}/{next(self._numbers)}"
+        )
         self._kept[locator] = (name, content)
         return Kept(locator, len(content), hashlib.sha256(content).hexdigest())
 
     def _remove(self, locators: Iterable[str]) -> int:
         return sum(self._kept.pop(locator, None) is not None for locator in locators)
-
-
-def _locator(name: BodyName) -> str:
-    return f"{name.job_id}/{name.run_id}/{name.task_id}/{name.claim_no}"
 
 
 def _whole(content: bytes | Spool) -> bytes:

@@ -26,7 +26,7 @@ IDS = FakeIds()
 
 
 def a_store(folder: Path, *, sync: bool = False) -> FileBodies:
-    return FileBodies(folder, sync=sync, segment_ids=IDS)
+    return FileBodies(folder, IDS, sync=sync, packs=True)
 
 
 async def test_a_group_is_one_file_for_each_run(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_pages_that_are_alone_or_spooled_are_files_of_their_own(tmp_path: 
     await bodies.put_many([Body(_name(0), PAGE)])
     await bodies.put_many([Body(_name(1), spool), Body(_name(2), PAGE)])
 
-    assert [file.rpartition("/")[2] for file in _files(tmp_path)] == [
+    assert [file.rpartition("/")[2].rpartition(".")[0] for file in _files(tmp_path)] == [
         f"{_name(n).task_id}.1" for n in range(3)
     ]
 
@@ -98,7 +98,7 @@ async def test_a_group_larger_than_a_segment_is_several_files(
 
 
 async def test_both_layouts_read_list_and_remove_what_the_other_stored(tmp_path: Path) -> None:
-    packed, single = a_store(tmp_path), FileBodies(tmp_path, sync=False)
+    packed, single = a_store(tmp_path), FileBodies(tmp_path, FakeIds(), sync=False)
     kept = [
         *await packed.put_many([Body(_name(n), b"%d" % n) for n in range(3)]),
         *await single.put_many([Body(_name(n), b"%d" % n) for n in range(3, 6)]),

@@ -12,6 +12,7 @@ from conveyor.app.engines import open_engines
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body, BodyName
 from conveyor.settings import Settings
+from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import JOB, RUN, a_task
 
 PAGE = Body(BodyName(JOB, RUN, a_task().id, 1), b"a page")
@@ -46,7 +47,7 @@ async def test_nobody_else_reads_what_is_in_an_open_folder(folder: Path) -> None
 
 
 async def test_a_body_kept_as_a_file_is_private(tmp_path: Path) -> None:
-    bodies = FileBodies(tmp_path, sync=False)
+    bodies = FileBodies(tmp_path, FakeIds(), sync=False)
     await bodies.put_many([PAGE])
 
     assert list(_modes(tmp_path).values()) == [0o600]

@@ -23,6 +23,7 @@ from conveyor.domain.ids import JobId, RunId, TaskId, task_ids
 from conveyor.errors import NotFound, StorageFull, Unavailable
 from conveyor.ports.blobs import as_stream
 from conveyor.ports.bodies import Body, BodyName
+from conveyor.testing.clock import FakeIds
 from conveyor.testing.factories import JOB, OTHER_RUN, RUN
 from tests.harness.full_disk import a_disk_with_room_for
 from tests.harness.trace import Crash
@@ -89,7 +90,7 @@ async def test_drafts_that_a_dead_process_left_are_swept_away_with_their_folders
 async def test_bodies_that_find_no_room_are_told_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    bodies = FileBodies(tmp_path)
+    bodies = FileBodies(tmp_path, FakeIds())
     names = [_name(index) for index in range(3)]
     with (
         a_disk_with_room_for(len(LARGE) * 3 // 2, number, monkeypatch),
@@ -103,7 +104,7 @@ async def test_bodies_that_find_no_room_are_told_and_leave_nothing(
 
 
 async def test_a_limit_of_the_operating_system_is_no_room(tmp_path: Path) -> None:
-    bodies, blobs = FileBodies(tmp_path), FileBlobs(tmp_path)
+    bodies, blobs = FileBodies(tmp_path, FakeIds()), FileBlobs(tmp_path)
     spool = bodies.spool()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(LARGE) // 2, hard))
@@ -127,7 +128,7 @@ async def test_a_write_that_stops_short_is_carried_on(
 ) -> None:
     really = os.write
     monkeypatch.setattr(os, "write", lambda where, content: really(where, content[:7_000]))
-    bodies, blobs = FileBodies(tmp_path), FileBlobs(tmp_path)
+    bodies, blobs = FileBodies(tmp_path, FakeIds()), FileBlobs(tmp_path)
     spool = bodies.spool()
 
     await spool.write(LARGE)
@@ -144,7 +145,7 @@ async def test_a_write_that_stops_short_is_carried_on(
 async def test_a_spool_that_finds_no_room_can_be_discarded_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, room: int
 ) -> None:
-    spool = FileBodies(tmp_path).spool()
+    spool = FileBodies(tmp_path, FakeIds()).spool()
     before = _descriptors()
     with a_disk_with_room_for(room, number, monkeypatch):
         with pytest.raises(StorageFull):
@@ -156,7 +157,7 @@ async def test_a_spool_that_finds_no_room_can_be_discarded_and_leaves_nothing(
 
 
 async def test_a_spool_is_discarded_more_than_once_without_harm(tmp_path: Path) -> None:
-    bodies = FileBodies(tmp_path)
+    bodies = FileBodies(tmp_path, FakeIds())
     spool = bodies.spool()
     await spool.write(b"page")
     [kept] = await bodies.put_many([Body(_name(), spool)])
@@ -168,12 +169,12 @@ async def test_a_spool_is_discarded_more_than_once_without_harm(tmp_path: Path) 
 
 
 async def test_spools_that_a_dead_process_left_are_swept_away(tmp_path: Path) -> None:
-    bodies = FileBodies(tmp_path)
+    bodies = FileBodies(tmp_path, FakeIds())
     bodies.sweep_spool()
     left = bodies.spool()
     await left.write(b"half a page")
 
-    FileBodies(tmp_path).sweep_spool()
+    FileBodies(tmp_path, FakeIds()).sweep_spool()
 
     assert _files(tmp_path) == []
     await left.discard()
@@ -182,7 +183,7 @@ async def test_spools_that_a_dead_process_left_are_swept_away(tmp_path: Path) ->
 async def test_a_spool_whose_file_is_gone_is_an_engine_that_is_away_and_no_missing_page(
     tmp_path: Path,
 ) -> None:
-    bodies = FileBodies(tmp_path)
+    bodies = FileBodies(tmp_path, FakeIds())
     spool = bodies.spool()
     await spool.write(b"page")
     bodies.sweep_spool()
@@ -193,13 +194,13 @@ async def test_a_spool_whose_file_is_gone_is_an_engine_that_is_away_and_no_missi
 
 async def test_a_body_that_is_no_body_of_this_store_is_a_bug(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
-        await FileBodies(tmp_path).put_many([Body(_name(), "text")])  # type: ignore[arg-type]
+        await FileBodies(tmp_path, FakeIds()).put_many([Body(_name(), "text")])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("key", HOSTILE)
 async def test_no_key_leads_out_of_the_folder(tmp_path: Path, key: str) -> None:
     folder = tmp_path / "in"
-    blobs, bodies = FileBlobs(folder), FileBodies(folder)
+    blobs, bodies = FileBlobs(folder), FileBodies(folder, FakeIds())
     (tmp_path / "out").write_text("not ours")
     hostile = BodyName(JobId(key), RunId(key), TaskId(key), 1)
 
@@ -226,7 +227,7 @@ async def test_no_key_leads_out_of_the_folder(tmp_path: Path, key: str) -> None:
 
 
 async def test_every_name_that_our_ids_make_stands_in_the_folder(tmp_path: Path) -> None:
-    bodies, blobs = FileBodies(tmp_path), FileBlobs(tmp_path)
+    bodies, blobs = FileBodies(tmp_path, FakeIds()), FileBlobs(tmp_path)
     names = [_name(index, claim) for index in (0, 4095, 4096, 2**32 - 1) for claim in (1, 10)]
 
     await bodies.put_many([Body(name, b"page") for name in names])
@@ -238,7 +239,7 @@ async def test_every_name_that_our_ids_make_stands_in_the_folder(tmp_path: Path)
 
 async def test_what_was_never_there_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
-        [part async for part in FileBodies(tmp_path).read("file:jobs/a")]
+        [part async for part in FileBodies(tmp_path, FakeIds()).read("file:jobs/a")]
     with pytest.raises(NotFound):
         [part async for part in FileBlobs(tmp_path).read("lists/a")]
 
@@ -246,7 +247,7 @@ async def test_what_was_never_there_is_not_found(tmp_path: Path) -> None:
 async def test_what_cannot_be_read_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(Unavailable):
-        [part async for part in FileBodies(tmp_path).read("file:folder")]
+        [part async for part in FileBodies(tmp_path, FakeIds()).read("file:folder")]
     with pytest.raises(Unavailable):
         [part async for part in FileBlobs(tmp_path).read("folder")]
 
@@ -254,7 +255,7 @@ async def test_what_cannot_be_read_is_unavailable(tmp_path: Path) -> None:
 async def test_a_deleted_run_leaves_no_folders_and_no_other_run_is_touched(
     tmp_path: Path,
 ) -> None:
-    bodies = FileBodies(tmp_path)
+    bodies = FileBodies(tmp_path, FakeIds())
     mine = [_name(index) for index in (0, 1, 5_000, 10_000)]
     await bodies.put_many([Body(name, b"page") for name in mine])
     [kept] = await bodies.put_many([Body(_name(run_id=OTHER_RUN), b"page")])
@@ -269,7 +270,7 @@ async def test_a_deleted_run_leaves_no_folders_and_no_other_run_is_touched(
 
 
 async def test_discarded_bodies_and_deleted_lists_leave_no_folders(tmp_path: Path) -> None:
-    bodies, blobs = FileBodies(tmp_path / "bodies"), FileBlobs(tmp_path / "blobs")
+    bodies, blobs = FileBodies(tmp_path / "bodies", FakeIds()), FileBlobs(tmp_path / "blobs")
     await bodies.put_many([Body(_name(), b"page")])
     key = list_key(JOB, RUN, "0")
     await blobs.put(key, as_stream([b"list"]))
@@ -366,7 +367,7 @@ def _descriptors() -> int:
 
 
 async def test_folders_that_a_death_left_without_bodies_go_with_their_run(tmp_path: Path) -> None:
-    bodies = FileBodies(tmp_path)
+    bodies = FileBodies(tmp_path, FakeIds())
     hollow = tmp_path / "jobs" / JOB / "runs" / RUN / "00000"
     hollow.mkdir(parents=True)
 
@@ -376,7 +377,7 @@ async def test_folders_that_a_death_left_without_bodies_go_with_their_run(tmp_pa
 
 
 async def test_a_file_that_is_no_body_is_listed_by_the_name_it_has(tmp_path: Path) -> None:
-    bodies = FileBodies(tmp_path)
+    bodies = FileBodies(tmp_path, FakeIds())
     folder = tmp_path / "jobs" / JOB / "runs" / RUN / "00000"
     folder.mkdir(parents=True)
     (folder / "notes").write_bytes(b"")
@@ -384,6 +385,35 @@ async def test_a_file_that_is_no_body_is_listed_by_the_name_it_has(tmp_path: Pat
     [name] = await bodies.names(JOB, RUN, limit=9)
 
     assert (name.task_id, name.claim_no) == ("notes", 0)
+
+
+async def test_a_body_of_an_earlier_release_is_read_listed_and_removed(tmp_path: Path) -> None:
+    bodies, name = FileBodies(tmp_path, FakeIds()), _name()
+    old = f"jobs/{JOB}/runs/{RUN}/00000/{name.task_id}.1"
+    for claim_no in (1, 2, 11):
+        [kept] = await bodies.put_many([Body(_name(claim_no=claim_no), b"new")])
+    for earlier in (old, f"{old}2"):
+        (tmp_path / earlier).write_bytes(b"old")
+
+    assert [part async for part in bodies.read(f"file:{old}")] == [b"old"]
+    assert [one.claim_no for one in await bodies.names(JOB, RUN, limit=9)] == [1, 2, 11, 12]
+    assert await bodies.discard([name]) == 2
+    assert await bodies.load_many([f"file:{old}2", kept.locator]) == [b"old", b"new"]
+    await bodies.remove([f"file:{old}2", kept.locator])
+    assert [one.claim_no for one in await bodies.names(JOB, RUN, limit=9)] == [2]
+
+
+async def test_a_put_that_fails_leaves_what_another_put_under_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = FakeIds()
+    [kept] = await FileBodies(tmp_path, ids).put_many([Body(_name(), b"page")])
+
+    with a_disk_with_room_for(0, errno.ENOSPC, monkeypatch), pytest.raises(StorageFull):
+        await FileBodies(tmp_path, ids).put_many([Body(_name(), b"another")])
+
+    assert _files(tmp_path) == [kept.locator.removeprefix("file:")]
+    assert await FileBodies(tmp_path, ids).load_many([kept.locator]) == [b"page"]
 
 
 @pytest.mark.parametrize("pieces", [0, 1, 2])
@@ -426,7 +456,7 @@ async def test_a_purge_that_was_killed_between_two_folders_leaves_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
 ) -> None:
     """Once with files that hold bodies, once with objects: the next purge or start finishes it."""
-    bodies, blobs = FileBodies(tmp_path / "bodies"), FileBlobs(tmp_path / "blobs")
+    bodies, blobs = FileBodies(tmp_path / "bodies", FakeIds()), FileBlobs(tmp_path / "blobs")
     key = list_key(JOB, RUN, "a list")
     await bodies.put_many([Body(BodyName(JOB, RUN, task_ids(RUN)(0), 1), b"page")])
     await blobs.put(key, as_stream([b"list"]))

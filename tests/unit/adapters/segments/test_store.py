@@ -18,6 +18,7 @@ from conveyor.adapters.segments.records import erase, records, urn
 from conveyor.adapters.segments.store import SegmentStore, visit_segment_store
 from conveyor.errors import RefusedToStart, StorageFull, Unavailable
 from conveyor.ports.bodies import Body, BodyName, Kept
+from conveyor.testing.clock import FakeIds
 from tests.harness.segments import JOB, RUNS, a_name, a_page, opened, segments_of, told_by_warcio
 from tests.seed import drawn
 
@@ -588,7 +589,7 @@ async def test_a_visit_where_nothing_is_finds_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("packing", [True, False])
 async def test_packs_and_files_live_side_by_side(tmp_path: Path, packing: bool) -> None:
     """Whichever is written now, the other is read, listed and removed as well."""
-    files = FileBodies(tmp_path)
+    files = FileBodies(tmp_path, FakeIds())
     with opened(tmp_path / "store") as store:
         kept: list[Kept] = []
         for number in range(6):
@@ -621,7 +622,7 @@ async def test_a_put_that_fails_after_its_append_leaves_no_body(
             raise Unavailable("segments: the thread has ended")
 
         monkeypatch.setattr(store, "put", failing)
-        bodies = SegmentBodies(store, FileBodies(tmp_path))
+        bodies = SegmentBodies(store, FileBodies(tmp_path, FakeIds()))
         with pytest.raises(Unavailable):
             await bodies.put_many([Body(a_name(1), b"page")])
         assert await _listed(store) == []

@@ -11,7 +11,7 @@ import pytest
 from conveyor.adapters.files.blobs import FileBlobs, _Draft
 from conveyor.adapters.files.bodies import FileBodies
 from conveyor.steps.sweep.unfinished_files import LONGEST_WRITE, QUIET, UnfinishedFiles
-from conveyor.testing.clock import FakeClock
+from conveyor.testing.clock import FakeClock, FakeIds
 
 ALIVE, DEAD, UNKNOWN = "01ALIVE", "01DEAD", "01UNKNOWN"
 KNOWN = {ALIVE: True, DEAD: False}
@@ -20,7 +20,7 @@ A_MINUTE = timedelta(minutes=1)
 
 def _spool(folder: Path, owner: str) -> Path:
     """A page that a process began to spool."""
-    FileBodies(folder / "bodies", owner=owner).spool()
+    FileBodies(folder / "bodies", FakeIds(), owner=owner).spool()
     [left] = (folder / "bodies" / "spool").iterdir()
     return left
 
@@ -58,7 +58,7 @@ def test_a_file_stays_while_its_process_may_finish_it(
     written_at = (clock.now() - quiet_for).timestamp()
     os.utime(left, (written_at, written_at))
     removers = [
-        FileBodies(tmp_path / "bodies").sweep_spool,
+        FileBodies(tmp_path / "bodies", FakeIds()).sweep_spool,
         FileBlobs(tmp_path / "blobs").sweep_drafts,
     ]
 
