@@ -141,7 +141,7 @@ class ApiKeyCapReached(PaymentRequired):
 
 
 class PermissionDenied(CallerFault):
-    """The API key is valid but does not allow this call: it is read-only, or has no gateway key."""
+    """The API key is valid but does not allow this call: it lacks a scope, or has no gateway key."""
 
     code, status, title = "permission_denied", 403, "Permission denied"
     remedy = (

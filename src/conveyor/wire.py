@@ -400,6 +400,7 @@ class WireIdentity(Document, frozen=True):
 
     caller: str
     scopes: list[str] = always([])  # `read`, `write`, `operator`, or a newer one
+    has_default_key: bool = always(False)
 
 
 class WireCaller(Document, frozen=True, kw_only=True):

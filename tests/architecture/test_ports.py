@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 from conveyor import ports as package
-from conveyor.app.engines import Engines, ports
+from conveyor.app.engines import SCHEMES, Engines, ports
 from conveyor.app.services import measured
 from conveyor.ports.blobs import Blobs
 from conveyor.settings import Settings
@@ -38,6 +38,14 @@ def test_every_port_is_a_field_of_the_engines() -> None:
 def test_the_table_of_ports_names_each_of_them() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text()
     assert sorted(re.findall(r"^\| `ports/(\w+)\.py` \|", page, re.MULTILINE)) == _modules()
+
+
+def test_the_table_of_ports_names_the_engines_that_settings_select() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    rows = dict(re.findall(r"^\| `ports/(\w+)\.py` \|.*\| ([^|]+) \|$", page, re.MULTILINE))
+    for kind, schemes in SCHEMES.items():
+        engines = set(re.findall(r"\w+", rows[kind].lower()))
+        assert {scheme.replace("rediss", "redis") for scheme in schemes} <= engines, kind
 
 
 def test_every_port_has_a_contract_that_runs_over_its_engines() -> None:

@@ -3,7 +3,11 @@
 `benchmarks/aws_cost.py` measures the same with larger jobs; docs/aws-cost.md has its figures.
 """
 
+import logging
+from collections.abc import Iterator
+
 import pytest
+import structlog
 from benchmarks.aws_cost import (
     Figure,
     Scene,
@@ -57,7 +61,17 @@ def test_a_large_job_over_eight_partitions_is_six_times_as_fast() -> None:
     check_throughput(5_000)
 
 
+@pytest.fixture
+def logs_as_in_a_service() -> Iterator[None]:
+    """Drop the events of level DEBUG: the tests draw each of them."""
+    configured = structlog.get_config()["wrapper_class"]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    yield
+    structlog.configure(wrapper_class=configured)
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("logs_as_in_a_service")
 def test_the_calls_of_a_task_take_little_cpu() -> None:
     check([cpu_of_calls(2_000)])
 

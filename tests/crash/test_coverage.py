@@ -54,6 +54,7 @@ NOT_CROSSED: dict[tuple[str, str], str] = {
     ("control.py", "control_queue.extend"): TIMER,
     ("doctor.py", "blobs.length"): ONLY_READ,
     ("doctor.py", "control_queue.dead_letters"): ONLY_READ,
+    ("doctor.py", "encryption.decrypt"): ONLY_READ,
     ("doctor.py", "metadata.get(Batch)"): ONLY_READ,
     ("doctor.py", "metadata.get(Export)"): ONLY_READ,
     ("doctor.py", "metadata.get(FileInput)"): ONLY_READ,

@@ -17,6 +17,7 @@ from tests.docs import alarms
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "deploy" / "systemd"
 COMPOSE = ROOT / "deploy" / "compose.embedded.yaml"
+TIMES_IN_MEMORY = 7  # how much of its size a body takes at most while it is decoded
 LEAST_EXPOSED = 2.0  # of 10, by `systemd-analyze security`
 
 
@@ -85,6 +86,15 @@ def test_the_container_runs_a_command_that_exists_with_the_version_of_the_image(
     assert {word[2:] for word in rest if word.startswith("--")} <= known.keys()
     [fallback] = re.findall(r"ARG VERSION=(.*)", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
     assert container["build"]["args"]["VERSION"] == f"${{VERSION:-{fallback}}}"
+
+
+def test_the_bodies_in_flight_fit_into_the_memory_of_the_container() -> None:
+    container = _container()
+    bodies = int(container["environment"]["CONVEYOR_BODIES_IN_FLIGHT"])
+    assert container["mem_limit"] == "1g"
+    assert bodies * TIMES_IN_MEMORY <= 2**30 / 2
+    guide = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert f"with 1 GB, set it to {bodies >> 20} MiB" in guide
 
 
 @pytest.mark.skipif(shutil.which("docker") is None, reason="there is no docker")

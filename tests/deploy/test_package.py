@@ -5,8 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import venv
+import zipfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from packaging.version import Version
 
 import conveyor
-from conveyor.cli import main
+from conveyor import __main__ as command
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -64,7 +66,34 @@ def test_commands_that_install_the_package_name_it_and_an_extra_it_has() -> None
 
 def test_both_commands_of_the_package_are_the_same_program() -> None:
     scripts = PROJECT["project"]["scripts"]
-    assert scripts == dict.fromkeys(("conveyor", "conveyor-batch"), f"{main.__name__}:main")
+    assert scripts == dict.fromkeys(("conveyor", "conveyor-batch"), f"{command.__name__}:main")
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "tests/unit/domain/test_json_bodies.py",
+        pytest.param("tests/unit/domain", marks=pytest.mark.long),
+    ],
+)
+def test_the_domain_works_on_an_older_patch_release_of_this_python(tests: str) -> None:
+    """Extension modules load in every release of a minor version, so nothing is installed."""
+    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(ROOT / "src")]
+    # Without the fixtures of all tests, whose drivers need other packages on older releases.
+    command = [_older_python(), "-B", "-m", "pytest", "--noconftest", "-p", "no:cacheprovider"]
+    settings = {"PYTHONPATH": os.pathsep.join(folders)}
+    _run([*command, "-n", "0", tests], folder=ROOT, settings=settings)
+
+
+def _older_python() -> str:
+    minor = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for folder in os.get_exec_path():
+        if found := shutil.which(minor, path=folder):
+            asked = [found, "-c", "import sys; print(*sys.version_info[:3])"]
+            told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+            if told and tuple(map(int, told.split())) < sys.version_info[:3]:
+                return found
+    pytest.skip(f"no {minor} on this machine is older than {sys.version.split()[0]}")
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +130,18 @@ def test_the_version_without_git_is_the_fallback(tools: Path, tmp_path: Path) ->
     assert [path.name for path in tmp_path.glob("*.whl")] == [
         f"conveyor_batch-{fallback}-py3-none-any.whl"
     ]
+
+
+@pytest.mark.long
+def test_the_wheel_has_every_file_of_the_package(dist: Path) -> None:
+    [wheel] = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+    found = (path for path in (ROOT / "src" / "conveyor").rglob("*") if path.is_file())
+    paths = (path.relative_to(ROOT / "src") for path in found if "__pycache__" not in path.parts)
+    wanted = {str(path) for path in paths}
+    pages = {f"conveyor/api/assets/{name}.html" for name in ("dashboard", "docs")}
+    assert pages <= wanted <= names
 
 
 @pytest.mark.long

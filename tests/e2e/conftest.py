@@ -10,6 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.harness.dashboard import Visitor, visiting
 from tests.harness.programs import Program, mock_gateway, service
 
 FAST_RETRIES = {"CONVEYOR_RETRY_FIRST_DELAY": "100ms", "CONVEYOR_RETRY_LONGEST_DELAY": "200ms"}
@@ -60,6 +61,14 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=found, args=CHROMIUM_FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def visitor(browser: Browser, running: Program, api: httpx.Client) -> Iterator[Visitor]:
+    """A tab of the dashboard, signed in with the key of `api`."""
+    key = api.headers["X-API-Key"]
+    with visiting(browser, running.url.removesuffix("/v1"), key) as visitor:
+        yield visitor
 
 
 @pytest.fixture

@@ -321,7 +321,7 @@ def test_a_job_is_deleted_only_when_one_is_sure(run: Run, api: httpx.Client) -> 
     assert (
         json.loads(run("runs", job_id, "--json").stdout) == api.get(f"/jobs/{job_id}/runs").json()
     )
-    assert f"conveyor runs {job_id}" in run("delete", job_id, "--run", "no", "-y", code=1).stderr
+    assert "conveyor runs JOB" in run("delete", job_id, "--run", "no", "-y", code=1).stderr
 
     run("delete", job_id, "--run", second, "--yes")
     assert _facts(run("status", job_id).stdout)["run"] == first
@@ -464,6 +464,26 @@ def test_history_tells_every_attempt(run: Run, api: httpx.Client) -> None:
     assert all(re.fullmatch(r"\d+ ms", line[5]) for line in lines)
     assert [line[6] for line in lines] == ["$0.0000", "$0.0001"]
     run("history", job_id, "nope", code=1)
+
+
+def test_results_and_attempts_of_an_earlier_run_are_listed(
+    run: Run, api: httpx.Client, tmp_path: Path
+) -> None:
+    job_id = run("submit", "-", "--follow", given=f"{OK}1\n{PERMANENT}2\n").stdout.split()[0]
+    before = _rows(api, job_id)
+    earlier, task = before[0]["run_id"], before[1]["task_id"]
+    run("rerun", job_id, "--status", "failed", "--follow")
+    for named, run_id in ((("--run", earlier), earlier), (("--run", "@last"), None), ((), None)):
+        listed = run("results", job_id, *named, "--format", "ndjson").stdout.splitlines()
+        found = {json.loads(line)["run_id"] for line in listed}
+        assert (found == {earlier}) == (run_id == earlier)
+        shown = json.loads(run("history", job_id, task, *named, "--json").stdout)
+        path = f"/jobs/{job_id}/runs/{run_id}" if run_id else f"/jobs/{job_id}"
+        assert shown == api.get(f"{path}/tasks/{task}/history").json()
+    saved = json.loads(run("results", job_id, "--run", earlier, "--out", "old", "--json").stdout)
+    assert saved["saved"] == 1
+    told = run("results", job_id, "--out", "old", code=2).stderr
+    assert f"holds the results of job {job_id}, run {earlier}" in told
 
 
 def test_a_body_that_is_too_large_is_told(run: Run, gateway: Program, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -259,26 +259,38 @@ def test_a_run_that_waits_says_for_what_and_since_when(environ: dict[str, str]) 
         assert "s (Connection refused)" in shown
 
 
-def test_a_run_whose_tasks_wait_for_retries_says_so(environ: dict[str, str]) -> None:
+NOW = "2026-03-02T12:00:00Z"
+ATTEMPT = {"attempt": 1, "started_at": NOW, "ended_at": NOW, "error": {"code": "RESP002"}}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        ([ATTEMPT], "Waiting for retries: 2 tasks, the first one failed last with RESP002"),
+        ([], "Waiting: 2 tasks: no worker has a free place, or the gateway has put"),
+    ],
+)
+def test_a_run_whose_tasks_wait_says_so(
+    environ: dict[str, str], attempts: list[dict[str, Any]], expected: str
+) -> None:
     run = _run_of(status="running", stats={"total": 9, "completed": 7, "successful": 7})
     rows = [
         {"task_id": f"t{number}", "run_id": "r", "url": OK, "status": "pending"}
         for number in range(2)
     ]
-    attempt = {"attempt": 1, "started_at": NOW, "ended_at": NOW, "error": {"code": "RESP002"}}
     at = "/v1/jobs/j/runs/r"
     table: dict[str, Answer | list[Answer]] = {
         "/v1/jobs/j": _document({**A_JOB, "latest_run": run}),
         at: _document(run),
         f"{at}/events": NO_EVENTS,
         f"{at}/results?status=processing&limit=100": _document({"results": rows}),
-        f"{at}/tasks/t0/history": _document({"events": [attempt]}),
+        f"{at}/tasks/t0/history": _document({"events": attempts}),
     }
     with (
         _scripted(table, environ),
         _at_terminal(["status", "j", "--follow"], environ) as terminal,
     ):
-        terminal.until("Waiting for retries: 2 tasks, the first one failed last with RESP002")
+        terminal.until(expected)
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
@@ -349,7 +361,6 @@ def _submit(api: httpx.Client, *, count: int = 1, **fields: str) -> str:
     return str(api.post("/jobs", json=body).raise_for_status().json()["job_id"])
 
 
-NOW = "2026-03-02T12:00:00Z"
 A_JOB = {"job_id": "j", "status": "closed", "created_at": NOW}
 
 

@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route, expect
 
 from conveyor.api.routes import ROUTES
-from tests.harness.dashboard import PATIENCE
+from tests.e2e.dashboard_actions import LOOKS, Look, check
+from tests.harness.dashboard import PATIENCE, visiting
 from tests.harness.programs import Program
 
 pytestmark = pytest.mark.browser
@@ -135,6 +136,17 @@ def test_a_call_is_tried_with_the_key_of_the_reader(page: Page) -> None:
     assert "reader" not in page.url
 
 
+@pytest.mark.parametrize("kind", ["application/x-ndjson", "application/json"])
+def test_an_answer_that_is_not_one_json_document_is_shown_as_it_is(page: Page, kind: str) -> None:
+    lines = '{"line": 1}\n{"line": 2}\n'
+    page.route("**/ingest_errors", lambda route: route.fulfill(content_type=kind, body=lines))
+    call = page.locator("details", has=page.locator(".path", has_text="/ingest_errors")).first
+    call.locator("summary").click()
+    call.locator("form.try input").fill("01M7GNPVD0697FEM6F7VYWRK5F")
+    call.locator("button.send").click()
+    expect(call.locator("form.try pre")).to_have_text(f"200 OK\n\n{lines}")
+
+
 def test_an_opened_call_shows_how_to_make_it_and_what_comes_back(page: Page, root: str) -> None:
     page.click("summary:has-text('Submit a job')")
     call = page.query_selector("details[open]")
@@ -181,6 +193,18 @@ def test_the_page_fits_a_narrow_screen_and_has_nothing_to_complain_of(
     widths = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert widths[0] <= widths[1]
     assert complaints == []
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=str)
+def test_the_page_is_accessible_and_fits(browser: Browser, root: str, look: Look) -> None:
+    size, scheme = look
+    with visiting(browser, root, size=size, scheme=scheme) as visitor:
+        visitor.page.goto(f"{root}/docs")
+        for call in ("Submit a job", "Get a run"):
+            visitor.page.click(f"summary:has-text('{call}')")
+        expect(visitor.page.locator("details > .beside")).to_have_count(2)
+        check(visitor, "the documentation")
+        assert visitor.complaints == []
 
 
 def _addresses(requests: list[Request]) -> list[SplitResult]:

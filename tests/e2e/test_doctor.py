@@ -171,7 +171,9 @@ def cut_body(folder: Folder) -> None:
 
 
 def leave_body(folder: Folder) -> None:
-    folder.bodies[0].with_suffix(".9").write_bytes(b"nobody's")
+    body = folder.bodies[0]
+    task_id, _, nonce = body.name.split(".")
+    body.with_name(f"{task_id}.9.{nonce}").write_bytes(b"nobody's")
 
 
 def change_counter(folder: Folder) -> None:

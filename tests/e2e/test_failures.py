@@ -130,6 +130,27 @@ def test_changed_parameters_reach_the_gateway_for_the_selected_tasks_alone(
     assert ["premium_proxy" in page for page in sent] == [False, True, False]
 
 
+def test_removed_parameters_are_not_sent_for_the_selected_tasks(
+    api: httpx.Client,
+    run: Run,  # noqa: F811
+) -> None:
+    body = {
+        "tasks": [{"url": f"https://ok.example/{n}"} for n in range(3)],
+        "zenrows_params": {"mode": "auto", "wait": 1},
+    }
+    job_id = api.post("/jobs", json=body).raise_for_status().json()["job_id"]
+    ended(api, job_id)
+    [first, second, third] = [row["task_id"] for row in every_row(api, job_id)]
+    asked = {"task_ids": [second], "zenrows_params": {"mode": None, "js_render": True}}
+    api.post(f"/jobs/{job_id}/rerun", json=asked).raise_for_status()
+    ended(api, job_id)
+    run("rerun", job_id, "--task", third, "--param", "wait=", "--follow")
+    sent = [api.get(f"/jobs/{job_id}/tasks/{one}/content").text for one in (first, second, third)]
+    assert ["mode" in page for page in sent] == [True, False, True]
+    assert ["js_render" in page for page in sent] == [False, True, False]
+    assert ["wait" in page for page in sent] == [True, True, False]
+
+
 @pytest.fixture
 def client(running: Program) -> Iterator[Conveyor]:
     with Conveyor(running.url, "an-api-key") as client:
@@ -152,7 +173,7 @@ def test_the_client_groups_failures_and_runs_them_again(client: Conveyor) -> Non
     client.wait(job.job_id)
     with pytest.raises(BadRequestError, match="did you mean `blocked`"):
         client.rerun(job.job_id, reason=["bloked"])
-    with pytest.raises(ConflictError, match="no tasks that are failed, with code RESP999"):
+    with pytest.raises(ConflictError, match="no tasks with status failed, code RESP999"):
         client.rerun(job.job_id, code=["RESP999"])
 
 

@@ -80,16 +80,31 @@ def test_a_path_that_is_not_there_is_not_found(running: Program, path: str) -> N
     problem_of(httpx.get(root + path, headers={"X-API-Key": "an-api-key"}), 404, "not_found")
 
 
-def test_files_beside_the_assets_are_not_served(running: Program) -> None:
-    root = running.url.removesuffix("/v1") + "/docs/assets/"
-    pages = ("docs.html", "..%2fdocs.html", "dashboard/index.html", "..%2fdashboard%2findex.html")
+@pytest.mark.parametrize("asset", ["docs/assets/docs.css", "assets/main.js"])
+def test_files_beside_the_assets_are_not_served(running: Program, asset: str) -> None:
+    root = f"{running.url.removesuffix('/v1')}/{asset.rpartition('/')[0]}/"
+    pages = ("index.html", "docs.html", "dashboard.html", "..%2fdocs.html", "..%2fdashboard.html")
     for path in ("", "%2e%2e/app.py", "..%2fapp.py", "%00", "x" * 5_000, *pages):
         answer = httpx.get(root + path)
         problem_of(answer, 404, "not_found")
         assert answer.headers["cache-control"] == "no-store"
-    answer = httpx.post(root + "docs.css")
+    answer = httpx.post(root + asset.rpartition("/")[2])
     problem_of(answer, 405, "method_not_allowed")
     assert answer.headers["allow"] == "GET, HEAD"
+
+
+def test_the_page_of_the_documentation_runs_no_script_but_its_own(running: Program) -> None:
+    page = httpx.get(running.url.removesuffix("/v1") + "/docs")
+    assert page.headers["content-security-policy"].split("; ") == [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
 
 
 @pytest.mark.parametrize(

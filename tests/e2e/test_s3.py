@@ -70,6 +70,8 @@ def test_the_official_client_uploads_scrapes_downloads_exports_and_deletes(
         hosts = {urlsplit(row.result_url or "").netloc for row in results}
         if layout == "objects":
             assert hosts == {urlsplit(seaweedfs.url).netloc}
+            saved_as = {_fetched(row).headers["content-disposition"] for row in results}
+            assert saved_as == {f'attachment; filename="{row.task_id}.html"' for row in results}
             assert _local_requests(program) == []
         else:
             assert urlsplit(program.url).netloc in hosts

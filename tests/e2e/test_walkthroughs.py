@@ -22,7 +22,7 @@ def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").partition("## Start")[2]
     told = walk(text, tmp_path, port=free_port())
     assert "a hundred pages" not in told.stderr
-    assert len(list((tmp_path / "pages").glob("*.html"))) == 98
+    assert len(list((tmp_path / "tutorial-pages").glob("*.html"))) == 98
     assert re.search(r"retried_tasks\s+2\b", told.stdout)
     assert re.search(r"inherited_tasks\s+98\b", told.stdout)
     assert re.search(r"retried_tasks\s+1\ninherited_tasks\s+99\b", told.stdout)
@@ -35,6 +35,8 @@ def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
     assert '"line":502,' in told.stdout
     assert "https://ok.example/9" in told.stdout
     assert "completed 2 of 2" in told.stdout
+    [removed] = re.findall(r"`rm -r (.*?)`", text)
+    assert {path.name for path in tmp_path.iterdir()} == set(removed.split())
 
 
 def test_the_readme_leads_to_a_hundred_saved_pages(running: Program, tmp_path: Path) -> None:

@@ -318,7 +318,7 @@ BUGS = {
         "conveyor.app.storage",
         "    if address:\n        opening.sweep_unfinished",
         "    if not opening:\n        opening.sweep_unfinished",
-        "tests/simulation/test_two_services.py",
+        "tests/unit/app/test_storage.py",
     ),
     # The dispatcher.
     "trusts-the-index": Bug(

@@ -30,8 +30,8 @@ def test_there_are_enough_bugs() -> None:
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught_by_its_suite(name: str) -> None:
     suite = BUGS[name].suite
-    code, _ = _sound(suite)
-    assert code == 0, f"{suite} fails without the bug"
+    code, output = _sound(suite)
+    assert code == 0, f"{suite} fails without the bug: {output}"
     code, output = _run(suite, name)
     assert code == FAILED, f"{suite} does not catch {name}: {output}"
 

@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
@@ -12,15 +11,15 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from conveyor.api import problems
 from conveyor.api.auth import Callers, admit
-from conveyor.api.dashboard import REVALIDATE, Dashboard, RevalidatedFiles
-from conveyor.api.handlers.all_callers import AllCallersHandlers
+from conveyor.api.dashboard import ASSETS, Dashboard, RevalidatedFiles
+from conveyor.api.handlers.admin import AdminHandlers
 from conveyor.api.handlers.common import Endpoint, check_ids
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
@@ -68,7 +67,6 @@ DOCS_POLICY = {
     " img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none';"
     " frame-ancestors 'none'"
 }
-ASSETS = Path(__file__).parent / "assets"
 
 log = structlog.get_logger()
 
@@ -82,8 +80,8 @@ class Handlers(NamedTuple):
     jobs: JobHandlers
     files: FileHandlers
     webhooks: WebhookHandlers
-    all_callers: AllCallersHandlers
     operators: OperatorHandlers
+    admin: AdminHandlers
 
 
 def build_app(
@@ -101,8 +99,8 @@ def build_app(
         *_contract_routes(handlers, admission),
         *_linked_routes(handlers.files),
         *_monitoring_routes(metrics, ready),
-        *_docs_routes(),
-        handlers.operators.mounted(),
+        *_docs_routes(dashboard),
+        handlers.admin.mounted(),
     ]
     return Application(Router(routes, redirect_slashes=False), metrics, ids, body_memory)
 
@@ -243,7 +241,7 @@ class Admission:
 
 def _contract_routes(handlers: Handlers, admission: Admission) -> list[Route]:
     """Return one route per path, so that the `Allow` of a 405 names every method of the path."""
-    public = (handlers.jobs, handlers.files, handlers.webhooks, handlers.all_callers)
+    public = (handlers.jobs, handlers.files, handlers.webhooks, handlers.operators)
     paths: dict[str, dict[str, Endpoint]] = {}
     for route in ROUTES:
         [serve] = [getattr(one, route.handler) for one in public if hasattr(one, route.handler)]
@@ -297,12 +295,12 @@ def _monitoring_routes(metrics: Metrics, ready: Ready) -> list[Route]:
     ]
 
 
-def _docs_routes() -> list[Route | Mount]:
+def _docs_routes(dashboard: Dashboard) -> list[Route | Mount]:
     async def openapi(_: Request) -> Response:
         return Response(encoded(), media_type="application/json")
 
     async def docs(_: Request) -> Response:
-        return FileResponse(ASSETS / "docs.html", headers=REVALIDATE | DOCS_POLICY)
+        return dashboard.html(ASSETS / "docs.html", DOCS_POLICY)
 
     return [
         Route("/openapi.json", openapi),

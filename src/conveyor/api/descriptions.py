@@ -2,13 +2,16 @@
 
 from typing import Any
 
+from conveyor.steps.read import MOST_READS, READ_AT_ONCE
+
 Sentences = dict[str, str]
 
 # Fields that mean the same wherever they occur.
 COMMON: Sentences = {
     "job_id": "The id of the job.",
     "run_id": "The id of the run.",
-    "task_id": "The id of the task, which is the same in every run of the job.",
+    "task_id": "The id of the task. Reruns keep it, unless they read the list of the job again; "
+    "each run by a schedule has new ones.",
     "export_id": "The id of the export.",
     "event_id": "The id of the event.",
     "file_input_id": "The id of the file input.",
@@ -37,7 +40,8 @@ COMMON: Sentences = {
     "inherited_tasks": "Tasks whose result comes from an earlier run.",
     "accepted_tasks": "How many tasks the call added; 0 if they are read from a list later.",
     "kid": "The id of the signing key.",
-    "attempts": "How many attempts ended and were charged.",
+    "attempts": "How many attempts ended. Calls that are not attempts, such as those that met a rate "
+    "limit, are left out.",
     "http_status": "The status of the target, where the gateway passes it on.",
     "duration_ms": "Milliseconds from the request to the gateway to the end of its response.",
     "elapsed_ms": "Milliseconds that the delivery took.",
@@ -60,7 +64,8 @@ FIELDS: dict[str, Sentences] = {
         "at": "Run once, at this local time of `timezone`, written as `2026-12-01T06:00:00`.",
         "rate": "Run again and again, at this interval.",
         "calendar": "Run at these hours of these days.",
-        "timezone": "The time zone of the times, such as `Europe/Berlin`; UTC by default.",
+        "timezone": "The time zone of the times, such as `Europe/Berlin`; required with `at`, "
+        "`calendar` and `cron`, without effect on `rate`.",
         "cron": "Run by a line of cron with five fields.",
     },
     "Rate": {
@@ -97,8 +102,8 @@ FIELDS: dict[str, Sentences] = {
         "failed": "How many tasks were given up.",
         "spend": "What all calls of the run cost; inherited results cost nothing.",
         "failure_reasons": "How many tasks failed for each reason that occurred.",
-        "in_flight": "How many tasks are with the gateway or about to be, up to 10,000; of a live run, "
-        "where the engine can tell.",
+        "in_flight": "How many tasks are with the gateway or claimed ahead by a worker, so that it may "
+        "exceed `max_inflight`; up to 10,000, of a live run, where the engine can tell.",
         "waiting_for_retry": "How many tasks were tried and wait for their next attempt, up to "
         "10,000; of a live run, where the engine can tell.",
     },
@@ -195,7 +200,9 @@ FIELDS: dict[str, Sentences] = {
         "host": "Only tasks of these hosts.",
         "task_ids": "Only these tasks.",
         "scraped_before": "Only tasks whose result is older.",
-        "zenrows_params": "Parameters that replace those of the job for this run.",
+        "zenrows_params": "Parameters that replace those of the same name, of the job and of the "
+        "task, for the tasks that are scraped again; null removes one. These tasks keep the "
+        "changes in later reruns.",
     },
     "WireRuns": {"runs": "The runs of the page, newest first."},
     "WireProgress": {
@@ -298,6 +305,8 @@ FIELDS: dict[str, Sentences] = {
     "WireIdentity": {
         "caller": "Whose jobs the key sees.",
         "scopes": "What the key allows.",
+        "has_default_key": "Whether any key will do, such as `my-key`: under `conveyor dev` with "
+        "the mock gateway or `direct:`, which know no accounts.",
     },
     "WireCallers": {"callers": "The callers of the page."},
     "WireCaller": {
@@ -341,7 +350,25 @@ FIELDS: dict[str, Sentences] = {
     },
 }
 
-# Parameters of paths and headers; those of queries are in `schemas.ABOUT`.
+ROWS_FOUND = (
+    f" A call looks at {MOST_READS * READ_AT_ONCE:,} rows at most: with this parameter a page may"
+    " have fewer rows than `limit`, even none, while `next_cursor` is set."
+)
+# Parameters of queries.
+QUERIES: Sentences = {
+    "limit": "At most this many items are listed.",
+    "cursor": "The `next_cursor` of the page before; without it, the first page is listed.",
+    "status": "The call is limited to items of this status.",
+    "host": "Only rows of these hosts are listed. Separate several by commas." + ROWS_FOUND,
+    "reason": "Only rows that failed for these reasons are listed. Separate several by commas."
+    + ROWS_FOUND,
+    "code": "Only rows that failed with these codes are listed. Separate several by commas."
+    + ROWS_FOUND,
+    "type": "Only jobs of this type are listed.",
+    "caller": "Only runs of this caller are listed.",
+    "name": "Only jobs whose name or external id contains this text are listed.",
+}
+# Parameters of paths and headers.
 PARAMETERS: Sentences = {
     "job": "The id of the job.",
     "run": "The id of the run.",
@@ -363,7 +390,7 @@ GROUPS: Sentences = {
     "Exports": "All results of a run as one file.",
     "Lists": "Upload tasks as a file, and see which rows of it are not tasks.",
     "Schedules": "Jobs that run by themselves.",
-    "Webhooks": "Be told when a run ends, and verify who tells it.",
+    "Webhooks": "Receive an event when a run ends, and verify its signature.",
     "Operators": "All callers, live runs, dead letters, processes and engines, for keys that allow it.",
 }
 # Part of a path -> the group of its calls; the first that fits.
@@ -385,11 +412,13 @@ PARTS: Sentences = {
 }
 INTRODUCTION = (
     "A durable inbox for scrape jobs. Speaks the ZenRows Batch API.\n\n"
-    "Every call needs an API key in the header `X-API-Key`, never in the URL. The operator creates"
-    " keys with `conveyor keys create`; a read-only key can make GET calls only. A service in"
-    " development accepts any key.\n\n"
+    "Every call needs an API key in the header `X-API-Key`, never in the URL. By default (`auth ="
+    " dev` or `forward`) it is the key of your account at the gateway, and the service sends it"
+    " there; any key will do where the gateway has no accounts, such as the mock gateway. With"
+    " `auth = keys` it is a key that the operator creates with `conveyor keys create`; a read-only"
+    " key can make GET calls only.\n\n"
     "Errors are `application/problem+json` with a stable `code`. A call that was answered with 5xx"
-    " may be repeated, with the same `Idempotency-Key` if it makes something."
+    " may be repeated, with the same `Idempotency-Key` if it creates something."
 )
 
 

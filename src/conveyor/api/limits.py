@@ -17,6 +17,7 @@ from conveyor.domain.concurrency import Allowance
 from conveyor.domain.ids import CallerId
 from conveyor.errors import (
     HeadTooLarge,
+    NotFound,
     Overloaded,
     RateLimited,
     RequestTimeout,
@@ -42,8 +43,12 @@ EXTRA_HEADERS = "conveyor.extra_headers"  # headers of the response, also if it 
 
 
 def check_head(scope: Scope) -> None:
-    """Raise if the target or the headers of a request are too large."""
-    target = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
+    """Raise if the target or the headers of a request are too large, or the path is ambiguous."""
+    path = scope.get("raw_path") or scope["path"].encode()
+    # The router sees decoded paths, and would take `JOB%2Fwebhook` for another route than `JOB`.
+    if b"%2f" in path.lower():
+        raise NotFound("No such path")
+    target = len(path) + len(scope["query_string"])
     if target > LONGEST_TARGET:
         raise UriTooLong(f"Path and query must have at most {LONGEST_TARGET} bytes, got {target}")
     headers = scope["headers"]
@@ -253,7 +258,7 @@ class Rates:
                 f"requests:{caller_of(request)}", rate=self.rate, burst=self._burst
             )
         except Unavailable:
-            # Rather serve too many requests than none while the counter is down.
+            # While the counter is unavailable, too many requests are better than none.
             self.count_skipped()
             return
         request.scope[EXTRA_HEADERS] += self._headers(allowance)

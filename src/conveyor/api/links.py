@@ -18,6 +18,8 @@ from conveyor.domain.task import Task
 from conveyor.errors import NotFound
 from conveyor.ports.clock import Clock
 
+NOT_VALID = "This link is not valid: it was altered or is incomplete"
+
 
 class Links:
     """Makes links, and checks them: `NotFound` for one that was altered or has expired."""
@@ -51,17 +53,14 @@ class Links:
     def check_file_input(
         self, file_input_id: InputId, content_type: str, query: QueryParams
     ) -> None:
-        wrong = (
-            f", or not for `Content-Type: {content_type}`: "
-            "send it unaltered, with the `upload.headers` that came with it"
-        )
-        self._check_link(
-            _path_of(file_input_id),
-            query,
-            "ask for a new file input",
-            bound=content_type,
-            wrong=wrong,
-        )
+        path = _path_of(file_input_id)
+        for bound in CONTENT_TYPES.values():
+            if bound != content_type and self._is_signed(path, query, bound):
+                raise NotFound(
+                    f"The request's `Content-Type` is `{content_type}` and must be `{bound}`: send"
+                    " the headers in `upload.headers`"
+                )
+        self._check_link(path, query, "ask for a new file input", bound=content_type)
 
     def _in(self, life: timedelta) -> datetime:
         return self._clock.now() + life
@@ -71,17 +70,18 @@ class Links:
         signature = self._sign(path, expires, bound)
         return f"{base}{path}?" + urlencode({"expires": expires, "signature": signature})
 
-    def _check_link(
-        self, path: str, query: QueryParams, remedy: str, *, bound: str = "", wrong: str = ""
-    ) -> None:
+    def _check_link(self, path: str, query: QueryParams, remedy: str, *, bound: str = "") -> None:
+        if not self._is_signed(path, query, bound):
+            raise NotFound(NOT_VALID)
+        if int(query["expires"]) <= self._clock.now().timestamp():
+            raise NotFound(f"This link has expired: {remedy} for a fresh one")
+
+    def _is_signed(self, path: str, query: QueryParams, bound: str) -> bool:
         expires = query.get("expires", "")
         if not (expires.isascii() and expires.isdigit() and len(expires) < 13):
-            raise NotFound("This is no link of ours")
+            return False
         signature = self._sign(path, int(expires), bound)
-        if not hmac.compare_digest(signature.encode(), query.get("signature", "").encode()):
-            raise NotFound("This is no link of ours" + wrong)
-        if int(expires) <= self._clock.now().timestamp():
-            raise NotFound(f"This link has expired: {remedy} for a fresh one")
+        return hmac.compare_digest(signature.encode(), query.get("signature", "").encode())
 
     def _sign(self, path: str, expires: int, bound: str) -> str:
         about = f"{path}?{expires}" + (f" {bound}" if bound else "")

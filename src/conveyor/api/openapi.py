@@ -66,7 +66,8 @@ PASSED_THROUGH: dict[type, tuple[str, ...]] = {
 NO_BODY = {202, 204}  # statuses of responses without a body, where the route names no document
 HEADERS: dict[str, Document] = {
     "X-Request-ID": {
-        "description": "The caller's own if it is a sane one, else a new one",
+        "description": "The request's own id if it has 1 to 128 letters, digits, dots, dashes or "
+        "underscores; otherwise a new one",
         "required": True,
         "schema": {"type": "string"},
     },
@@ -223,7 +224,7 @@ def _query_parameters(route: Route) -> Iterator[Document]:
     known = schemas.QUERIES.get(route.handler, {})
     for name in route.query:
         schema = known.get(name, {"type": "string"})
-        about = schemas.ABOUT.get(name, "")
+        about = descriptions.QUERIES.get(name, "")
         described = {"name": name, "in": "query", "schema": schema, "description": about}
         yield described | ({"allowEmptyValue": True} if name == "cursor" else {})
 
@@ -259,9 +260,9 @@ def _errors(route: Route) -> dict[int, list[str]]:
     kinds = [*COMMON, *route.raises, *(WITH_BODY if route.body else ())]
     if "{" in route.path and 404 in route.statuses:
         kinds.append(NotFound)
-    told = {_status(kind) for kind in kinds}
+    known = {_status(kind) for kind in kinds}
     for status in route.statuses:
-        if status >= 400 and status not in told:
+        if status >= 400 and status not in known:
             kinds += [kind for kind in _tree(ConveyorError) if _status(kind) == status]
     if needed(route.method) is Scope.WRITE or route.for_operators:
         kinds.append(PermissionDenied)
@@ -305,14 +306,14 @@ def _problem(status: int, codes: list[str]) -> Document:
 
 def _response(route: Route, status: int) -> Document:
     headers = _bears(render.IGNORED) if route.body is Submission else _bears()
-    told: Document = {"description": phrase(status), "headers": headers}
+    response: Document = {"description": phrase(status), "headers": headers}
     if route.answer is not None:
-        told["content"] = {route.media_type: _content(route.answer.__name__)}
+        response["content"] = {route.media_type: _content(route.answer.__name__)}
     elif status not in NO_BODY:
-        told |= {"description": "The body, in the format of the job", "content": {"*/*": {}}}
+        response |= {"description": "The body, in the format of the job", "content": {"*/*": {}}}
     if links := _links(route, status):
-        told["links"] = links
-    return told
+        response["links"] = links
+    return response
 
 
 # Handler -> path parameter -> the field of its response that holds the value.

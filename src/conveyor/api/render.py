@@ -68,7 +68,7 @@ def job_shown(view: JobView) -> wire.WireJob:
         type=job.type,
         status=job.status,
         format=job.format,
-        latest_run=_latest_run(view),
+        latest_run=run_view_shown(view.latest) if view.latest else None,
         next_scheduled_run=view.next_run,
         schedule=job.schedule or None,
         schedule_state=job.schedule_state if job.schedule else None,
@@ -90,12 +90,6 @@ def job_shown(view: JobView) -> wire.WireJob:
 
 
 def run_view_shown(view: RunView) -> wire.WireRun:
-    return run_shown(view.run, view.settled, view.waiting, view.open_counts)
-
-
-def _latest_run(view: JobView) -> wire.WireRun | None:
-    if view.run is None:
-        return None
     return run_shown(view.run, view.settled, view.waiting, view.open_counts)
 
 
@@ -149,15 +143,15 @@ def submitted(job: Job, run: Run | None, accepted: int) -> bytes:
     )
 
 
-def rerun_shown(told: Rerunning) -> bytes:
+def rerun_shown(rerunning: Rerunning) -> bytes:
     return encode(
         wire.WireRerun(
-            job_id=told.job.id,
-            status=told.job.status,
-            latest_run=run_shown(told.run, ZERO),
-            rerun_of=told.rerun_of or None,
-            retried_tasks=told.retried,
-            inherited_tasks=told.inherited,
+            job_id=rerunning.job.id,
+            status=rerunning.job.status,
+            latest_run=run_shown(rerunning.run, ZERO),
+            rerun_of=rerunning.rerun_of or None,
+            retried_tasks=rerunning.retried,
+            inherited_tasks=rerunning.inherited,
         )
     )
 

@@ -217,7 +217,7 @@ ROUTES: tuple[Route, ...] = (
         (204, 401, 404, 409, 503), raises=(Conflict,),
     ),
     Route(
-        "GET", JOB + "/webhook/deliveries", "list_deliveries", "List what a job's webhook was told",
+        "GET", JOB + "/webhook/deliveries", "list_deliveries", "List the deliveries of a job's webhook",
         (200, 400, 401, 404, 503), wire.WireEvents, query=LISTING,
     ),
     Route(

@@ -95,6 +95,13 @@ ZENROWS_PARAMS: Document = {
     "properties": {name: _parameter(name) for name in sorted(params.KNOWN)},
     "additionalProperties": False,
 }
+# Of a rerun, where null removes a parameter.
+CHANGED_PARAMS: Document = {
+    "properties": {
+        name: {"anyOf": [schema, NULL]} for name, schema in ZENROWS_PARAMS["properties"].items()
+    },
+    "additionalProperties": False,
+}
 EXTENSIONS: dict[str, Document] = {
     **{name: _whole(lowest, highest) for name, (lowest, highest) in submission.BOUNDS.items()},
     "async": {"type": "boolean"},
@@ -124,7 +131,7 @@ BOUNDS: dict[str, dict[str, Document]] = {
         "host": _some({"minLength": 1, "maxLength": LONGEST_HOST}),
         "task_ids": _some({"pattern": f"^{TASK_ID.pattern}$"}),
         "scraped_before": {"format": "date-time"},
-        "zenrows_params": ZENROWS_PARAMS,
+        "zenrows_params": CHANGED_PARAMS,
     },
     "Addition": {"tasks": {"minItems": 1, "maxItems": submission.TASKS_PER_ADD}},
     "TaskInput": {
@@ -277,26 +284,15 @@ QUERIES: dict[str, dict[str, Document]] = {
     },
     "rerun_job": {"status": _several(list(TaskStatus))},
 }
-ROWS_FOUND = (
-    ". A call looks at 5,000 rows at most: with this parameter a page may have fewer rows than"
-    " `limit`, even none, while `next_cursor` is set"
-)
-ABOUT = {
-    "limit": "How many to list",
-    "cursor": "`next_cursor` of the page before",
-    "status": "Only those of this status",
-    "host": "Only those of these hosts, with commas" + ROWS_FOUND,
-    "reason": "Only those that failed for these reasons, with commas" + ROWS_FOUND,
-    "code": "Only those that failed with these codes, with commas" + ROWS_FOUND,
-    "type": "Only those of this type",
-    "caller": "Only those of this caller",
-    "name": "Only those whose name or external id contains this text",
-}
 # Handler -> an example of its body.
 EXAMPLES: dict[str, Document] = {
-    "submit_job": {"status": "open", "tasks": [{"url": "https://example.com/"}]},
+    "submit_job": {"tasks": [{"url": "https://example.com/"}]},
     "add_tasks": {"tasks": [{"url": "https://example.com/"}]},
     "create_file_input": {"type": "txt"},
+    "rerun_job": {
+        "reason": [FailureReason.BLOCKED],
+        "zenrows_params": {"premium_proxy": True},
+    },
 }
 IDEMPOTENCY_KEY: Document = {"type": "string", "pattern": "^[!-~]{1,130}$"}
 

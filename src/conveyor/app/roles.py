@@ -254,7 +254,7 @@ async def serve_until(
         serving = _serve_http(stopping, service, listening, settings, paths)
         group.create_task(serving, name="http")
         if role is not Role.WORKER:
-            group.create_task(follow_runs(service, stopping), name="watch")
+            group.create_task(follow_runs(service, stopping), name="progress")
             group.create_task(note_uses(service, stopping), name="uses")
         group.create_task(service.process_metrics.watch(stopping), name="process_metrics")
         if service.timekeeper:

@@ -24,7 +24,7 @@ from conveyor.api.app import (
 )
 from conveyor.api.auth import Callers, ForwardedKeys, OwnKeys
 from conveyor.api.dashboard import Dashboard
-from conveyor.api.handlers.all_callers import AllCallersHandlers
+from conveyor.api.handlers.admin import AdminHandlers
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
 from conveyor.api.handlers.operators import OperatorHandlers
@@ -39,7 +39,7 @@ from conveyor.domain.audit import Environment, MissedStep
 from conveyor.domain.ids import CallerId, JobId, RunId
 from conveyor.ports.coordination import Coordination, Member
 from conveyor.ports.encryption import KeyRing
-from conveyor.settings import DIRECT, Auth, Settings, shown
+from conveyor.settings import DIRECT, LOOPBACK, Auth, Settings, shown
 from conveyor.steps.api_keys import ApiKeyAdmin
 from conveyor.steps.auth import Authenticate
 from conveyor.steps.dispatch.dispatcher import Dispatcher
@@ -107,7 +107,7 @@ def build_service(
     rotate_encryption = build_rotate_encryption(
         settings, engines, engines.encryption, engines.coordination
     )
-    operators = OperatorHandlers(
+    admin = AdminHandlers(
         doctor=build_doctor(settings, stores, steps.sweep, running=True),
         control_queue=engines.control_queue,
         api_keys=build_api_key_admin(settings, engines, engines.encryption),
@@ -117,7 +117,7 @@ def build_service(
     ready = readiness(engines, steps.dispatcher, runs_workers=runs_workers)
     members = _members(engines, role)
     if serves_api:
-        app = _application(settings, engines, metrics, steps, operators, me=members.me, ready=ready)
+        app = _application(settings, engines, metrics, steps, admin, me=members.me, ready=ready)
     else:
         memory = BodyMemory(settings.bodies_in_flight)
         app = build_monitoring_app(metrics, engines.ids, ready, body_memory=memory)
@@ -134,7 +134,7 @@ def build_service(
             clock=engines.clock, is_alive=members.is_alive, removers=engines.sweep_unfinished
         ),
         backlog=_backlog(settings, engines, steps.sweep, members),
-        token=operators.token,
+        token=admin.token,
     )
 
 
@@ -223,7 +223,7 @@ def _application(
     engines: Engines,
     metrics: Metrics,
     steps: Steps,
-    operators: OperatorHandlers,
+    admin: AdminHandlers,
     *,
     me: Member,
     ready: Ready,
@@ -236,12 +236,12 @@ def _application(
     )
     callers = _callers(settings, steps.authenticate, me.role)
     return build_app(
-        _handlers(settings, engines, metrics, steps, operators, me=me),
+        _handlers(settings, engines, metrics, steps, admin, me=me),
         Admission(callers, rates, Connections(settings.caller_connections)),
         metrics,
         engines.ids,
         ready,
-        dashboard=Dashboard(engines.blobs),
+        dashboard=Dashboard(engines.blobs, has_default_key=_has_default_key(settings, me.role)),
         body_memory=BodyMemory(settings.bodies_in_flight),
     )
 
@@ -251,7 +251,7 @@ def _handlers(
     engines: Engines,
     metrics: Metrics,
     steps: Steps,
-    operators: OperatorHandlers,
+    admin: AdminHandlers,
     *,
     me: Member,
 ) -> Handlers:
@@ -265,6 +265,7 @@ def _handlers(
         schedules=steps.manage_schedules,
         read=steps.read,
         progress=steps.progress,
+        has_default_key=_has_default_key(settings, me.role),
     )
     files = FileHandlers(
         links=Links(engines.link_secret, engines.clock, life=settings.result_url_life),
@@ -277,13 +278,11 @@ def _handlers(
     webhooks = WebhookHandlers(
         webhooks=steps.manage_webhooks, signing_keys=steps.rotate_signing_keys
     )
-    all_callers = _all_callers(settings, engines, steps, me)
-    return Handlers(jobs, files, webhooks, all_callers, operators)
+    operators = _operators(settings, engines, steps, me)
+    return Handlers(jobs, files, webhooks, operators, admin)
 
 
-def _all_callers(
-    settings: Settings, engines: Engines, steps: Steps, me: Member
-) -> AllCallersHandlers:
+def _operators(settings: Settings, engines: Engines, steps: Steps, me: Member) -> OperatorHandlers:
     operators = Operators(
         metadata=engines.metadata,
         tasks=engines.tasks,
@@ -294,7 +293,14 @@ def _all_callers(
         check_health=lambda: measure_health(settings, engines),
         waits=steps.read.waits,
     )
-    return AllCallersHandlers(operators=operators, lifecycle=steps.lifecycle, read=steps.read)
+    return OperatorHandlers(operators=operators, lifecycle=steps.lifecycle, read=steps.read)
+
+
+def _has_default_key(settings: Settings, role: str) -> bool:
+    """Whether a key only tells callers apart: no account of a gateway is behind it."""
+    is_direct = settings.gateway == DIRECT
+    is_mock = urlsplit(settings.gateway).hostname in LOOPBACK
+    return settings.mode is Auth.DEV and role == DEV and (is_direct or is_mock)
 
 
 def _callers(settings: Settings, authenticate: Authenticate, role: str) -> Callers:
@@ -376,8 +382,8 @@ def build_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running:
         at_rest = "after a worker has started"  # which waits as usual, for others may be alive
 
     async def missed_steps() -> AsyncIterator[tuple[MissedStep, str]]:
-        async for one in sweep.findings(patient=running):
-            yield one, sweep.when(one) if running else at_rest
+        async for missed, when in sweep.findings(patient=running):
+            yield missed, when if running else at_rest
 
     async def environment() -> Environment:
         in_folder = uses_folder(settings)
@@ -405,4 +411,5 @@ def build_doctor(settings: Settings, stores: Stores, sweep: Sweeper, *, running:
         missed_steps=missed_steps,
         environment=environment,
         gateway_responds=gateway_responds,
+        encryption=stores.encryption if isinstance(stores, Engines) else None,
     )

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from conveyor.api.handlers.operators import RotationFailed
+from conveyor.api.handlers.admin import RotationFailed
 from conveyor.app.engines import (
     keeps_dead_letters,
     may_be_in_use,

@@ -18,7 +18,6 @@ from conveyor.client import Conveyor, Job, Patience
 from conveyor.client.errors import AuthenticationError, NotFoundError
 from conveyor.client.models import JobPage
 from conveyor.client.transport import OnOutage, decoded
-from conveyor.domain.api_key import Scope
 from conveyor.domain.ids import LAST, stands_for_id, whole_id
 from conveyor.errors import ConveyorError, RefusedToStart
 from conveyor.wire import WireIdentity
@@ -34,7 +33,7 @@ API_KEY = re.compile(r"[\x20-\x7e]{1,512}")
 MOST_SEARCHED = 1_000  # jobs, the newest first
 NO_SUCH_RUN = "No such run"  # as the service says it
 COMPLETED = 50  # jobs that a shell completes
-# Sent to a service for development on this machine when no key is given.
+# Sent to a service on this machine that has a default key when no other is given.
 LOCAL_KEY = "my-key"
 LOCAL = re.compile(r"https?://(127\.[0-9.]+|localhost|\[::1\])(:\d+)?(/.*)?", re.ASCII)
 OUTAGE = 60.0  # seconds that a long command waits for the service: a restart takes less
@@ -147,18 +146,19 @@ def connect(
 
 
 def _local_key(url: str) -> str | None:
-    """The key for a development service: only there every key has the scope `operator`.
+    """The key for a development service whose gateway has no accounts.
 
-    A service that forwards keys would send this one to the gateway.
+    Another service may send the key to its gateway.
     """
     try:
         with Endpoint(url, LOCAL_KEY).client() as client:
-            scopes = decoded(client.request("GET", "caller"), WireIdentity).scopes
-    except (AuthenticationError, NotFoundError):
-        scopes = []
+            known = decoded(client.request("GET", "caller"), WireIdentity)
+            has_default_key = known.has_default_key
+    except AuthenticationError:
+        has_default_key = False
     except ConveyorError:
-        return None  # the command itself reports that the service does not answer
-    if Scope.OPERATOR not in scopes:
+        return None  # the command itself reports what is wrong, such as a URL without /v1
+    if not has_default_key:
         raise RefusedToStart(
             "this service needs a key, which it may send to the gateway: give yours in CONVEYOR_KEY, "
             "in the file of --config, or with --key"

@@ -127,7 +127,7 @@ def _scrape(client: ZenRowsBatchClient, count: int, target: Path, console: Conso
     console.print(_summary(run, count / taken))
     console.print(f"{saved} pages are in [b]{target}/pages/[/b], every row in results.ndjson")
     console.print(
-        "Next: [b]conveyor dev --mock-gateway[/b] (in a clone: [b]make dev[/b]), then point your "
+        "Next: [b]conveyor dev --mock-gateway[/b] or, in a clone, [b]make dev[/b], then point your "
         "client at http://127.0.0.1:8080/v1"
     )
     return run.stats.completed == run.stats.total == count and saved == run.stats.successful
@@ -155,7 +155,7 @@ def demo_urls(count: int) -> Iterator[str]:
         23: "slow.example/{}?ms=300",
         41: "permanent.example/{}",
     }
-    kinds |= {59: "flaky.example/{}?fails=2&status=502", 83: "blocked.example/{}"}
+    kinds |= {59: "flaky.example/{}?fails=1&status=502", 83: "blocked.example/{}"}
     for number in range(count):
         yield "https://" + kinds.get(number % 100, "ok.example/{}").format(number)
 

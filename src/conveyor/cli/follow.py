@@ -137,9 +137,10 @@ def _with_job(client: Conveyor, job_id: str, raw: bytes) -> FinishedRun:
 class _Standstill(threading.Thread):
     """Finds out why a run that is neither paused nor waiting makes no progress.
 
-    A run does not say how many of its tasks wait for a retry. So when no task was finished for a
-    while, this looks at some unfinished ones: if none is in flight and the first has failed
-    before, the run waits for retries. In a thread, as the command waits for events meanwhile.
+    A run does not say why its tasks wait and, where the service does not count them (DynamoDB,
+    other services), not how many wait for a retry. So when no task was finished for a while, this
+    looks at some unfinished ones: if none is in flight and the first has failed before, the run
+    waits for retries. In a thread, as the command waits for events meanwhile.
     """
 
     def __init__(self, client: Conveyor, board: "_Board", job_id: str, run_id: str) -> None:
@@ -176,9 +177,10 @@ class _Standstill(threading.Thread):
         if not rows or any(row.status != "pending" for row in rows):
             return ""
         attempts = self._client.history(self._job_id, rows[0].task_id, run_id=self._run_id)
-        if not attempts or attempts[-1].error is None:
-            return ""
         number = f"{len(rows)}{' or more' if page.next_cursor else ''}"
+        if not attempts or attempts[-1].error is None:
+            why = "no worker has a free place, or the gateway has put them off"
+            return f"Waiting: {number} tasks: {why}"
         code = plain(attempts[-1].error.code)
         return f"Waiting for retries: {number} tasks, the first one failed last with {code}"
 

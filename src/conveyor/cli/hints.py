@@ -6,6 +6,7 @@ from conveyor.cli.output import plain
 from conveyor.client import ApiError, UnreachableError
 from conveyor.errors import ConveyorError
 
+BASE_URL = "check --url and CONVEYOR_URL: the base URL must end in /v1"
 BY_CODE = {
     "invalid_argument": "correct what is named and repeat the command; see --help",
     "conflict": "`conveyor status JOB` shows the state of the run",
@@ -22,7 +23,10 @@ BY_CODE = {
     "scraped again",
     "idempotency_key_conflict": "use another --idempotency-key for another list; "
     "for the same one, try again in a moment",
-    "method_not_allowed": "check --url: the base URL must end in /v1",
+    "candidate_pending": "`conveyor signing-keys finish` finishes the rotation, `conveyor "
+    "signing-keys cancel` ends it",
+    "no_candidate": "`conveyor signing-keys rotate` begins a rotation",
+    "method_not_allowed": BASE_URL,
     "subscription_inactive": "renew the subscription of the key, or use a key that the gateway "
     "accepts, then repeat the command",
     "storage_full": "tell the operator; repeat the command when there is disk space",
@@ -36,7 +40,17 @@ BY_STATUS = {
     503: "try again in a few seconds",
 }
 PARAMETERS = "`conveyor params` lists the parameters with their values"
-TASKS = "`conveyor results JOB` lists the tasks of a job, with their whole ids"
+# By what the service says is missing.
+BY_DETAIL = {
+    "No such task": "`conveyor results JOB` lists the tasks of a job, with their whole ids",
+    "No such path": BASE_URL,
+    "No such run": "`conveyor runs JOB` lists the runs of a job, with their whole ids",
+    "No such event": "`conveyor webhook deliveries JOB` lists the events of a job",
+    "The job has no webhook": "`conveyor webhook set JOB URL` sets one",
+    "The job has no webhook in use: set one first": "`conveyor webhook set JOB URL` sets one",
+    "This job has no schedule: submit one with `type: scheduled`": "`conveyor submit` makes a "
+    "scheduled job with --cron, --every or --at",
+}
 NOT_RUNNING = (
     "is it running? `conveyor dev --mock-gateway` starts one to try, `conveyor serve` a real one; "
     "or name another with --url"
@@ -59,9 +73,7 @@ def explained(error: ConveyorError, advice: str | None = None) -> str:
             which += f", request id {plain(error.request_id)}"
         if "`zenrows_params." in said:
             advice = advice or PARAMETERS
-        if said == "No such task":
-            advice = advice or TASKS
-        advice = advice or hint(error.status, error.code)
+        advice = advice or BY_DETAIL.get(said) or hint(error.status, error.code)
         return f"{said} ({which})" + (f"\n  {advice}" if advice else "")
     if isinstance(error, UnreachableError):
         is_absent = str(error).startswith("cannot reach")

@@ -9,17 +9,21 @@ import typer
 
 from conveyor.cli import output
 from conveyor.cli.connect import Endpoint, Follow, JobId, Json, OfRun, TaskId, with_service
-from conveyor.cli.hints import Advised
 from conveyor.cli.output import plain
-from conveyor.client import BadRow, Conveyor, Job, NotFoundError, Run
+from conveyor.client import BadRow, Conveyor, Job, Run
 from conveyor.client.models import Attempt, History
-from conveyor.client.transport import decoded
+from conveyor.client.transport import decoded, of_run
 from conveyor.errors import RefusedToStart
 
 PAGE = 100  # jobs or runs
 JOB_HEADS = ("job", "name", "status", "run", "done", "total", "failed", "created")
 
 Listed = Annotated[int, typer.Option(min=1, help="How many at most.")]
+JobStatus = Annotated[str | None, typer.Option(help="open, closed or deleted.")]
+JobType = Annotated[str | None, typer.Option("--type", help="regular or scheduled.")]
+JobName = Annotated[
+    str | None, typer.Option(help="Only those whose name or external id contains this.")
+]
 
 
 class RowPage(msgspec.Struct, frozen=True):
@@ -44,16 +48,16 @@ def close(service: Endpoint, job: JobId, *, as_json: Json = False) -> None:
 def jobs(
     service: Endpoint,
     *,
-    status: Annotated[str | None, typer.Option(help="open, closed or deleted.")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Only those whose name or external id contains this.")
-    ] = None,
+    status: JobStatus = None,
+    type_: JobType = None,
+    name: JobName = None,
     limit: Listed = 20,
     as_json: Json = False,
 ) -> None:
     """List your jobs, the newest first."""
+    filters = {"status": status, "type": type_, "name": name}
     with service.client() as client:
-        found = list_rows(client, "jobs", "jobs", limit=limit, status=status, name=name)
+        found = list_rows(client, "jobs", "jobs", limit=limit, **filters)
     if as_json:
         output.json_line(msgspec.json.encode(found))
         return
@@ -120,10 +124,12 @@ def status(service: Endpoint, job: JobId, *, follow: Follow = False, as_json: Js
 
 
 @with_service
-def history(service: Endpoint, job: JobId, task: TaskId, *, as_json: Json = False) -> None:
+def history(
+    service: Endpoint, job: JobId, task: TaskId, *, run: OfRun = None, as_json: Json = False
+) -> None:
     """List the attempts at a task."""
     with service.client() as client:
-        raw = client.request("GET", "jobs", job, "tasks", task, "history")
+        raw = client.request("GET", *of_run(job, run, "tasks", task, "history"))
     if as_json:
         output.json_line(raw)
         return
@@ -224,7 +230,10 @@ def delete(
     if not yes:
         _confirm(f"Delete {what} with all its pages?")
     with service.client() as client:
-        _delete(client, job, run)
+        if run:
+            client.delete_run(job, run)
+        else:
+            client.delete(job)
     if as_json:
         output.json_line(msgspec.json.encode({"deleted": run or job}))
     else:
@@ -235,14 +244,3 @@ def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
         raise RefusedToStart("--yes is required to delete without a terminal to confirm on")
     typer.confirm(question, abort=True, err=True)
-
-
-def _delete(client: Conveyor, job: str, run: str | None) -> None:
-    if run is None:
-        client.delete(job)
-        return
-    try:
-        client.delete_run(job, run)
-    except NotFoundError as error:
-        advice = f"`conveyor runs {plain(job)}` lists the runs of the job"
-        raise Advised(error, advice) from None

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from conveyor.cli import output
-from conveyor.cli.operators import Json, with_admin
+from conveyor.cli.maintenance import Json, with_admin
 from conveyor.domain.api_key import Scope
 from conveyor.errors import ConveyorError, InvalidArgument, RefusedToStart
 
@@ -26,7 +26,10 @@ NOT_DECRYPTED = (
 )
 
 AllowedScope = Annotated[
-    Scope, typer.Option(help="What it may do, each with those before it: read, write, operator.")
+    Scope,
+    typer.Option(
+        help="What the key may do: read, write or operator; each includes those before it."
+    ),
 ]
 
 keys = typer.Typer(

@@ -119,6 +119,10 @@ def plain(value: object) -> str:
     return CONTROL.sub(" ", str(value))
 
 
+def in_pairs(values: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
 def moment(at: datetime | None) -> str:
     return at.isoformat().replace("+00:00", "Z") if at else ""
 

@@ -1,6 +1,6 @@
 """Options of the form name=value: parameters of the scraper, and labels of a job."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -18,10 +18,13 @@ Labels = Annotated[
 
 def parameters(given: Sequence[str]) -> dict[str, object] | None:
     """The scraper parameters of all `--param name=value`."""
-    pairs = (_pair(text, "--param must be name=value, like js_render=true") for text in given)
-    return {
-        name: _headers(value) if name == "custom_headers" else value for name, value in pairs
-    } or None
+    return {name: _value(name, text) for name, text in _parameters(given)} or None
+
+
+def changed_parameters(given: Sequence[str]) -> dict[str, object] | None:
+    """The same for a rerun, where `name=` removes a parameter."""
+    pairs = _parameters(given)
+    return {name: _value(name, text) if text else None for name, text in pairs} or None
 
 
 def labels(given: Sequence[str]) -> dict[str, str] | None:
@@ -29,6 +32,14 @@ def labels(given: Sequence[str]) -> dict[str, str] | None:
     return (
         dict(_pair(text, "--metadata must be key=value, like team=news") for text in given) or None
     )
+
+
+def _parameters(given: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return (_pair(text, "--param must be name=value, like js_render=true") for text in given)
+
+
+def _value(name: str, text: str) -> object:
+    return _headers(text) if name == "custom_headers" else text
 
 
 def _pair(text: str, rule: str) -> tuple[str, str]:

@@ -9,9 +9,9 @@ import typer
 from conveyor.cli import output
 from conveyor.cli.connect import Endpoint, Follow, JobId, Json, OfRun, with_service
 from conveyor.cli.output import plain
-from conveyor.cli.pairs import ScraperParams, parameters
+from conveyor.cli.pairs import ScraperParams, changed_parameters
 from conveyor.client import FailureGroup, Failures, Rerun
-from conveyor.client.transport import decoded
+from conveyor.client.transport import decoded, of_run
 from conveyor.errors import RefusedToStart
 
 AGE_FORM = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[smhd])")
@@ -58,9 +58,8 @@ def failures(
 
     `conveyor rerun JOB --reason R --code C --host H` runs the tasks of a group again.
     """
-    path = ("jobs", job, *(("runs", run) if run else ()), "failures")
     with service.client() as client:
-        raw = client.request("GET", *path, query={"limit": limit})
+        raw = client.request("GET", *of_run(job, run, "failures"), query={"limit": limit})
     if as_json:
         output.json_line(raw)
         return
@@ -109,7 +108,7 @@ def rerun(
     """Run a job again: all its tasks, or those that all given options select.
 
     The results of the other tasks are inherited. `--param` changes parameters of the scraper for
-    the tasks that run again.
+    the tasks that run again; `--param name=` removes one.
     """
     body = {
         "status": status.split(",") if status is not None else None,
@@ -118,7 +117,7 @@ def rerun(
         "host": host,
         "task_ids": task,
         "scraped_before": moment_of(older_than) if older_than is not None else None,
-        "zenrows_params": parameters(param or []),
+        "zenrows_params": changed_parameters(param or []),
     }
     given = {name: value for name, value in body.items() if value is not None}
     with service.client() as client:
@@ -137,11 +136,11 @@ def rerun(
 
 def moment_of(text: str) -> datetime:
     """The moment of an age or a time."""
-    if age := AGE_FORM.fullmatch(text):
-        return datetime.now(UTC) - timedelta(**{UNITS[age["unit"]]: int(age["number"])})
     try:
+        if age := AGE_FORM.fullmatch(text):
+            return datetime.now(UTC) - timedelta(**{UNITS[age["unit"]]: int(age["number"])})
         moment = datetime.fromisoformat(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # an age may reach back before the year 1
         raise RefusedToStart(
             "--older-than must be an age like 90m, 12h or 7d, or a time like "
             f"2026-01-31T00:00:00Z, got {plain(text)!r}"

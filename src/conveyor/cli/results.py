@@ -27,6 +27,7 @@ from conveyor.client import (
     Conveyor,
     ExportError,
     NotFoundError,
+    Run,
     RunExport,
     TaskResult,
     UnreachableError,
@@ -39,7 +40,7 @@ from conveyor.errors import ConveyorError, RefusedToStart
 POLL = 0.5  # seconds
 FIRST_ROWS = 100
 INDEX = "results.ndjson"
-MARK = ".conveyor-job"  # names the job whose results a folder holds
+MARK = ".conveyor-job"  # names the job, and with --run the run, whose results a folder holds
 SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 AT_ONCE = 8  # pages that are downloaded at a time
 COUNTING = Lock()  # threads that save pages count them
@@ -81,6 +82,7 @@ def results(
     service: Endpoint,
     job: JobId,
     *,
+    run: OfRun = None,
     status: Annotated[
         str | None, typer.Option(help="successful, failed or processing; several with commas.")
     ] = None,
@@ -103,7 +105,7 @@ def results(
     lines_as = "ndjson" if ndjson else format_
     if out and lines_as:
         raise RefusedToStart("use either --out or --format, not both")
-    listing = Listing(service, job, status, host=host, reason=reason, code=code)
+    listing = Listing(service, job, run=run, status=status, host=host, reason=reason, code=code)
     if out:
         save_and_print(listing, out, as_json=as_json)
     elif lines_as:
@@ -115,12 +117,19 @@ def results(
 
 
 class Listing:
-    """The results of the latest run of a job: all, or those that meet every given condition."""
+    """The results of a run, the latest if none is given: all, or those that meet every condition."""
 
     def __init__(
-        self, service: Endpoint, job: str, status: str | None, **conditions: Unpack[RowConditions]
+        self,
+        service: Endpoint,
+        job: str,
+        *,
+        run: str | None = None,
+        status: str | None = None,
+        **conditions: Unpack[RowConditions],
     ) -> None:
-        self.service, self.job, self.status, self.conditions = service, job, status, conditions
+        self.service, self.job, self.run = service, job, run
+        self.status, self.conditions = status, conditions
 
     def print_table(self) -> None:
         """Every row on a pipe; on a terminal the first ones, and how to get the rest."""
@@ -166,7 +175,7 @@ class Listing:
         done, total = SavedPages(str(folder)), self._total()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _claim(folder, self.job)
+            _claim(folder, f"{self.job}, run {self.run}" if self.run else self.job)
             with (
                 self.service.patient_client() as client,
                 _bar(total, hidden=quiet) as bar,
@@ -180,7 +189,13 @@ class Listing:
         return done
 
     def rows(self, client: Conveyor) -> Iterator[bytes]:
-        return client.result_rows(self.job, status=self.status, **self.conditions)
+        return client.result_rows(self.job, run_id=self.run, status=self.status, **self.conditions)
+
+    def read_run(self) -> Run | None:
+        with self.service.client() as client:
+            if self.run:
+                return client.run(self.job, self.run)
+            return client.job(self.job).latest_run
 
     def _saved_rows(self, client: Conveyor, done: SavedPages) -> Iterator[bytes]:
         """The rows in their order, each once its page is saved, up to `AT_ONCE` ahead."""
@@ -215,8 +230,7 @@ class Listing:
         """How many rows there are, where the numbers of the run say so."""
         if any(self.conditions.values()):
             return None
-        with self.service.client() as client:
-            run = client.job(self.job).latest_run
+        run = self.read_run()
         if run is None:
             return None
         known: dict[str | None, int] = {None: run.stats.total, "all": run.stats.total}
@@ -231,26 +245,27 @@ def save_and_print(listing: Listing, folder: Path, *, as_json: bool) -> None:
         output.json_line(msgspec.json.encode(done))
     else:
         output.facts(list(msgspec.structs.asdict(done).items()))
-    with listing.service.client() as client:
-        run = client.job(listing.job).latest_run
+    run = listing.read_run()
     if run and not run.has_ended:
         output.note("The run has not ended: repeat the command for the rest.")
 
 
-def _claim(folder: Path, job_id: str) -> None:
-    """Mark the folder as this job's. One with another job's results is refused: the index would
-    be overwritten, and the pages of both would be mixed.
+def _claim(folder: Path, source: str) -> None:
+    """Mark the folder with the job, and the run if one is given, whose results it holds.
+
+    One with other results is refused: the index would be overwritten, and the pages of both would
+    be mixed.
     """
     mark = folder / MARK
     if not (folder / INDEX).exists():
         with suppress(FileExistsError), mark.open("x", encoding="utf-8") as file:
-            file.write(job_id)
+            file.write(source)
     known = mark.read_text(encoding="utf-8", errors="replace")[:100] if mark.exists() else ""
-    if known != job_id:
+    if known != source:
         whose = f"job {plain(known)}" if known else "an unknown job"
         raise RefusedToStart(
             f"{folder} holds the results of {whose}: --out must name a folder of its own for job "
-            f"{plain(job_id)}; choose another, or remove {INDEX} and {MARK} from this one"
+            f"{plain(source)}; choose another, or remove {INDEX} and {MARK} from this one"
         )
 
 

@@ -3,6 +3,7 @@
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal, cast
@@ -36,7 +37,7 @@ MOST_ADDED = 10_000
 TIMES_SENT = 2
 LONGEST_NAME = 100
 STANDARD_INPUT = "-"
-SHARE = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,3})?)(?P<percent>%)?", re.ASCII)
+SHARE = re.compile(r"(?P<percent>[0-9]{1,3}(\.[0-9]{1,3})?)%|(?P<number>[0-9]{1,9})", re.ASCII)
 TASK_INDEX = re.compile(r"\btasks\[(?P<index>[0-9]{1,9})\]", re.ASCII)
 TAB = {"tab", "\\t"}
 
@@ -71,11 +72,10 @@ BadLines = Annotated[
     typer.Option(help="What to do about bad lines: skip them, or fail the run."),
 ]
 WebhookUrl = Annotated[
-    str | None, typer.Option("--webhook", help="The https URL to tell when a run ends.")
+    str | None,
+    typer.Option("--webhook", help="The https URL that receives an event when a run ends."),
 ]
-WebhookSignature = Annotated[
-    bool, typer.Option("--webhook-signature", help="Sign what the webhook is sent.")
-]
+WebhookSignature = Annotated[bool, typer.Option("--webhook-signature", help="Sign the deliveries.")]
 Kind = Annotated[
     Literal["csv", "ndjson", "txt"] | None,
     typer.Option("--type", help="The format of the list [by the name of the file]."),
@@ -200,13 +200,14 @@ def _name_of(file: str) -> str | None:
 def failures_allowed(text: str, *, follow: bool) -> Callable[[Run], bool]:
     """Whether a run has no more failed tasks than a number, or a percentage of all."""
     found = SHARE.fullmatch(text)
-    if not found or (found["percent"] and float(found["number"]) > 100):
+    if not found or float(found["percent"] or 0) > 100:
         raise RefusedToStart(f"--max-failed must be like 5% or 20, got {plain(text)!r}")
     if not follow:
         raise RefusedToStart("--max-failed needs --follow: only the end of the run tells")
-    most = float(found["number"])
     if found["percent"]:
-        return lambda run: run.stats.failed * 100 <= most * run.stats.total
+        percent = Fraction(found["percent"])  # exact: of floats, 4.1 % of 3,000 is less than 123
+        return lambda run: run.stats.failed * 100 <= percent * run.stats.total
+    most = int(found["number"])
     return lambda run: run.stats.failed <= most
 
 

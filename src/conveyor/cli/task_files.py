@@ -256,30 +256,49 @@ def _task(line: str, number: int) -> ListedTask | BadLine:
         task: dict[str, object] = msgspec.json.decode(line, type=dict[str, object])
     except (msgspec.MsgspecError, RecursionError):  # it is nested too deeply
         return BadLine(number, NOT_A_TASK)
-    return ListedTask(number, task) if "url" in task else BadLine(number, "must have a `url`")
+    return ListedTask(number, task) if task.get("url") else BadLine(number, "must have a `url`")
 
 
 def _of_csv(source: TextIO, name: str) -> Iterator[ListedTask | BadLine]:
-    rows = csv.DictReader(source)
+    """The rows of CSV, which may contain line ends inside quotes; each has its first line."""
+    # Strict: else a quote that is never closed would take the rows after it for its text.
+    rows, line = csv.reader(source, strict=True), 1
     try:
-        _check_columns(rows.fieldnames, name)
+        url_at, id_at = _columns(next(filter(None, rows), None), name)
+        line = rows.line_num + 1
         for row in rows:
-            yield _listed(row, rows.line_num)
+            if row:
+                yield _listed(row, url_at, id_at, line)
+            line = rows.line_num + 1
     except csv.Error as error:
-        raise RefusedToStart(f"{name}, line {rows.line_num}: {error}") from None
+        why = str(error).replace("unexpected end of data", "a quote is never closed")
+        raise UnusableList(f"{name}, line {line}: {why}", SKIP) from None
 
 
-def _check_columns(columns: Iterable[str] | None, name: str) -> None:
-    if columns is None:
+def _columns(header: Iterable[str] | None, name: str) -> tuple[int, int | None]:
+    """Where the URL and the external id are, by the names that the service looks for."""
+    if header is None:
         raise RefusedToStart(f"{name}: is empty; its first line must name the columns")
-    if "url" not in columns:
-        what = f"{name}: no column is named `url`, only {plain(', '.join(columns))}"
+    names = [column.strip() for column in header]
+    for wanted in ("url", "external_id"):
+        if names.count(wanted) > 1:
+            what = f"{name}: more than one column is named `{wanted}`"
+            raise UnusableList(what, SEE_COLUMNS)
+    if "url" not in names:
+        what = f"{name}: no column is named `url`, only {plain(', '.join(names))}"
         raise UnusableList(what, SEE_COLUMNS)
+    return names.index("url"), names.index("external_id") if "external_id" in names else None
 
 
-def _listed(row: dict[str, str], line: int) -> ListedTask | BadLine:
-    url, external_id = (row.get("url") or "").strip(), (row.get("external_id") or "").strip()
+def _listed(row: list[str], url_at: int, id_at: int | None, line: int) -> ListedTask | BadLine:
+    url = _cell(row, url_at)
     if not url:
         return BadLine(line, "the `url` must not be empty")
     task: dict[str, object] = {"url": url}
-    return ListedTask(line, task | {"external_id": external_id} if external_id else task)
+    if id_at is not None and (external_id := _cell(row, id_at)):
+        task["external_id"] = external_id
+    return ListedTask(line, task)
+
+
+def _cell(row: list[str], at: int) -> str:
+    return row[at].strip() if at < len(row) else ""

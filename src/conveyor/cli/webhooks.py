@@ -1,4 +1,4 @@
-"""`conveyor webhook` and `conveyor signing-keys`: who is told of the end of a run, and signed how."""
+"""`conveyor webhook` and `conveyor signing-keys`: webhooks of jobs, and their keys."""
 
 from typing import Annotated
 
@@ -191,7 +191,7 @@ def rotate(service: Endpoint, *, as_json: Json = False) -> None:
 @signing_keys.command()
 @with_service
 def finish(service: Endpoint, *, as_json: Json = False) -> None:
-    """Finish a rotation: the candidate becomes the active key, the old one is forgotten."""
+    """Finish a rotation: the candidate becomes the active key, the old one is removed."""
     with service.client() as client:
         raw = client.request("POST", "hmac", "keys", "rotate", "finalize")
     if as_json:

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import TypeVar, Unpack, cast
+from typing import Unpack, cast
 
 import msgspec
 
@@ -49,9 +49,6 @@ from conveyor.client.transport import (
 )
 from conveyor.client.uploads import File, OnSent, bad_rows, spec_of, upload
 
-PageT = TypeVar("PageT", JobPage, RunPage)
-
-PAGE = 100  # jobs or runs
 DEFAULT_URL = "http://127.0.0.1:8080/v1"
 NO_TASKS = "the list must not be empty: there is no task in it"
 TOO_LONG_TO_SCHEDULE = (
@@ -153,10 +150,16 @@ class Calls(SettingCalls):
         return await self._transport.read(Job, path_of("jobs", job_id))
 
     async def jobs(
-        self, *, status: str | None = None, name: str | None = None
+        self,
+        *,
+        status: str | None = None,
+        type: str | None = None,  # noqa: A002 - as in the API
+        name: str | None = None,
     ) -> AsyncGenerator[Job, None]:
-        """Your jobs, the newest first; with `name`, those whose name or external id contains it."""
-        async for page in self._pages(JobPage, "jobs", status=status, name=name):
+        """Your jobs, the newest first: of a status (open, closed or deleted), of a type (regular or
+        scheduled), and with `name` those whose name or external id contains it.
+        """
+        async for page in self._pages(JobPage, "jobs", status=status, type=type, name=name):
             for job in page.jobs:
                 yield job
 
@@ -365,18 +368,6 @@ class Calls(SettingCalls):
 
     async def _turn(self, job_id: str, verb: str) -> Run:
         return decoded(await self._transport.call("POST", path_of("jobs", job_id, verb)), Run)
-
-    async def _pages(
-        self, kind: type[PageT], *path: str, **filters: str | None
-    ) -> AsyncGenerator[PageT, None]:
-        cursor: str | None = None
-        while True:
-            query: Query = {**filters, "limit": PAGE, "cursor": cursor}
-            page = await self._transport.read(kind, path_of(*path, query=query))
-            yield page
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     async def _create(self, body: bytes, key: str) -> SubmittedJob:
         raw = await self._transport.call("POST", "/jobs", body, key=key)

@@ -69,7 +69,7 @@ class RerunConditions(RowConditions, total=False):
 
     task_ids: Sequence[str] | None
     scraped_before: datetime | None
-    params: Mapping[str, object] | None  # of the scraper, in place of those that they had
+    params: Mapping[str, object] | None  # of the scraper, in place of theirs; None removes one
 
 
 class FileFormat(TypedDict, total=False):

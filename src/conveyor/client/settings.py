@@ -1,12 +1,15 @@
 """Calls about a job's webhook and schedule, and about the keys that sign webhook deliveries."""
 
 from collections.abc import AsyncGenerator, Mapping
+from typing import TypeVar
 
 import msgspec
 
 from conveyor.client.models import (
     Job,
+    JobPage,
     NewSigningKey,
+    RunPage,
     SigningKeyInUse,
     SigningKeys,
     Webhook,
@@ -16,7 +19,9 @@ from conveyor.client.models import (
 )
 from conveyor.client.transport import Query, Transport, decoded, path_of
 
-PAGE = 100  # events
+PageT = TypeVar("PageT", JobPage, RunPage, WebhookEventPage)
+
+PAGE = 100  # jobs, runs or events
 
 
 class SettingCalls:
@@ -39,23 +44,16 @@ class SettingCalls:
         await self._transport.call("DELETE", path_of("jobs", job_id, "webhook"))
 
     async def test_webhook(self, url: str, *, signature: bool = False) -> WebhookTest:
-        """Send one test event to a URL, and return what came of it."""
+        """Send one test event to a URL, and return the result."""
         body = msgspec.json.encode({"url": url, "signature": signature})
         raw = await self._transport.call("POST", path_of("webhook", "test"), body)
         return decoded(raw, WebhookTest)
 
     async def deliveries(self, job_id: str) -> AsyncGenerator[WebhookEvent, None]:
         """The events of a job, the newest first, each with its deliveries."""
-        cursor: str | None = None
-        while True:
-            query: Query = {"limit": PAGE, "cursor": cursor}
-            path = path_of("jobs", job_id, "webhook", "deliveries", query=query)
-            page = await self._transport.read(WebhookEventPage, path)
+        async for page in self._pages(WebhookEventPage, "jobs", job_id, "webhook", "deliveries"):
             for event in page.events:
                 yield event
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     async def redeliver(self, job_id: str, event_id: str) -> WebhookEvent:
         """Send an event again now, whatever its status."""
@@ -74,6 +72,18 @@ class SettingCalls:
     async def resume_schedule(self, job_id: str) -> Job:
         """Let a paused schedule start runs again, from its next fire on."""
         return await self._turn_schedule(job_id, "active")
+
+    async def _pages(
+        self, kind: type[PageT], *path: str, **filters: str | None
+    ) -> AsyncGenerator[PageT, None]:
+        cursor: str | None = None
+        while True:
+            query: Query = {**filters, "limit": PAGE, "cursor": cursor}
+            page = await self._transport.read(kind, path_of(*path, query=query))
+            yield page
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
     async def _turn_schedule(self, job_id: str, state: str) -> Job:
         body = msgspec.json.encode({"schedule_state": state})
@@ -95,7 +105,7 @@ class SettingCalls:
         return decoded(raw, NewSigningKey)
 
     async def finish_rotation(self) -> SigningKeyInUse:
-        """Make the candidate the active key, and forget the old one."""
+        """Make the candidate the active key, and remove the old one."""
         path = path_of("hmac", "keys", "rotate", "finalize")
         return decoded(await self._transport.call("POST", path), SigningKeyInUse)
 

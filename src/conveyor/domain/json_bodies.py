@@ -32,7 +32,18 @@ Steps = Generator[None, None, Result]
 Span = tuple[int, int]  # the first byte of a part of the body, and the first after it
 
 # All quantifiers are possessive (`*+`): the engine never backtracks, so time is linear in the input.
-STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+
+
+def _repeated(pattern: bytes) -> bytes:
+    """A pattern for any number of what the pattern matches.
+
+    The atomic group (`(?>`) is for Python before 3.11.5, which keeps the beginning of a repetition
+    that fails: https://github.com/python/cpython/issues/106052.
+    """
+    return rb"(?:(?>%b))*+" % pattern
+
+
+STRING = rb'"[^"\\]*+%b"' % _repeated(rb'\\.[^"\\]*+')
 
 
 def _text(levels: int) -> bytes:
@@ -40,19 +51,19 @@ def _text(levels: int) -> bytes:
 
     `re` has no recursion, so the pattern is nested as deeply as JSON may be.
     """
-    run = rb'[^][{}"]*+(?:%b[^][{}"]*+)*+' % STRING
+    run = rb'[^][{}"]*+' + _repeated(STRING + rb'[^][{}"]*+')
     inner = run
     for _ in range(levels):
-        inner = rb"%b(?:[\[{]%b[\]}]%b)*+" % (run, inner, run)
+        inner = run + _repeated(rb"[\[{]%b[\]}]%b" % (inner, run))
     return inner
 
 
 # A value up to the next comma. A task is one level around the levels that its fields may have. One
 # more level is matched, so that a task whose body is too deep is reported by its index.
-RUN = rb'[^][{}",]*+(?:%b[^][{}",]*+)*+' % STRING
-VALUE = rb"%b(?:[\[{]%b[\]}]%b)*+" % (RUN, _text(DEEPEST_JSON + 1), RUN)
+RUN = rb'[^][{}",]*+' + _repeated(STRING + rb'[^][{}",]*+')
+VALUE = RUN + _repeated(rb"[\[{]%b[\]}]%b" % (_text(DEEPEST_JSON + 1), RUN))
 ONE_VALUE = re.compile(VALUE, re.DOTALL)
-MANY_VALUES = re.compile(rb"(?:%b,)*+" % VALUE, re.DOTALL)
+MANY_VALUES = re.compile(_repeated(VALUE + b","), re.DOTALL)
 BLANK = re.compile(rb"[ \t\r\n]*+\Z")
 OPENING = re.compile(rb"[ \t\r\n]*+\{")
 MEMBER = re.compile(rb"[ \t\r\n]*+(%b)[ \t\r\n]*+:[ \t\r\n]*+" % STRING, re.DOTALL)
@@ -326,7 +337,9 @@ def _wrong_value(what: str, types: Sequence[type]) -> str:
     choices = [str(one) for kind in types if issubclass(kind, StrEnum) for one in kind]
     if choices:
         hint = "" if found["wanted"] else nearest(given.strip("'\""), choices)
-        return f"must be one of {', '.join(choices)}, got {given}{hint}"
+        is_list = "array" in str(found["wanted"]).split(" | ")
+        must = "an array of values from" if is_list else "one of"
+        return f"must be {must} {', '.join(choices)}, got {given}{hint}"
     # Without null: a caller who gives a value does not mean to leave the field out.
     wanted = [TYPES.get(one, one) for one in str(found["wanted"]).split(" | ") if one != "null"]
     return f"must be {' or '.join(wanted)}, got {given}"

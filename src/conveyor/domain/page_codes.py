@@ -10,7 +10,10 @@ class PageCode(NamedTuple):
 
 RENEW = "Renew the subscription or use a gateway key that is accepted, then rerun the failed tasks."
 LATER = "Nothing: the task is tried again by itself, and this is not an attempt."
-STRONGER = "Rerun the group with `js_render=true`, `premium_proxy=true`, or both."
+STRONGER = (
+    "Rerun the group with `js_render=true`, `premium_proxy=true`, or both; if its tasks have"
+    " `mode=auto`, without `mode`."
+)
 SITE = "Try the page in a browser. If it works there, rerun the group later."
 OPERATOR = "Rerun the group. If it fails again, the operator looks at the gateway and the network."
 
@@ -32,7 +35,7 @@ PAGE_CODES: dict[str, PageCode] = {
     ),
     "REQS007": PageCode(
         "The gateway does not extract data from this target.",
-        "Rerun the group without the parameters that extract data.",
+        "Rerun the group without the parameters that extract data (`--param extract=` removes one).",
     ),
     "REQS008": PageCode("The gateway refuses this page.", "Leave the page out."),
     "RESP001": PageCode("The gateway could not get the content of the page.", STRONGER),
@@ -99,7 +102,7 @@ PAGE_CODES: dict[str, PageCode] = {
     ),
     "target_throttled": PageCode(
         "The site asked for fewer requests until all attempts were used.",
-        "Rerun the group later, with a smaller `max_per_host`.",
+        "Rerun the group later, or submit its URLs as a job with a smaller `max_per_host`.",
     ),
     "target_timeout": PageCode("The site answered that it took too long (408 or 504).", SITE),
     "target_failed": PageCode("The site failed (5xx).", SITE),
@@ -120,7 +123,7 @@ PAGE_CODES: dict[str, PageCode] = {
         "The task has a scraper parameter that needs a gateway with a browser or proxies.",
         "Rerun the group without the parameter, or use another gateway.",
     ),
-    "host_resting": PageCode("The site asked to be left alone for a while.", LATER),
+    "host_resting": PageCode("The site asked for a pause before further requests.", LATER),
     # Of Conveyor, with any gateway.
     "gateway_unreachable": PageCode(
         "No connection to the gateway, or site, was possible.", OPERATOR

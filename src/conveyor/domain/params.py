@@ -62,7 +62,8 @@ HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 NOT_WITH_POST = ("js_render", "js_instructions", "json_response")
 
-ASKS_FOR_NOTHING = frozenset({"", "0", "false"})  # values that leave a parameter off
+REMOVED = ""  # the value of a task whose job's parameter of that name is left out
+ASKS_FOR_NOTHING = frozenset({REMOVED, "0", "false"})  # values that leave a parameter off
 
 Params = dict[str, str]
 NO_PARAMS: Params = {}  # never changed
@@ -98,9 +99,17 @@ def values_of(key: str) -> str:
     return "JSON object" if key == HEADERS else "text"
 
 
-def canonical(given: Mapping[str, object]) -> Params:
-    """The stored form of given parameters; `BadParam` names the first that is not valid."""
-    return {key: _canonical_value(key, given[key]) for key in sorted(given)}
+def canonical(given: Mapping[str, object], *, removable: bool = False) -> Params:
+    """The stored form of given parameters; `BadParam` names the first that is not valid.
+
+    Of removable ones null is the value that removes a parameter.
+    """
+    return {
+        key: REMOVED
+        if removable and given[key] is None and key in KNOWN
+        else _canonical_value(key, given[key])
+        for key in sorted(given)
+    }
 
 
 def explained(bad: BadParam) -> str:
@@ -113,7 +122,10 @@ def explained(bad: BadParam) -> str:
     if bad.reason != BAD_VALUE:
         return bad.reason
     if bad.key == HEADERS:
-        must = f"a JSON object of at most {MOST_HEADERS} headers and {MOST_HEADER_BYTES} bytes"
+        must = (
+            f"a JSON object of at most {MOST_HEADERS} headers and {MOST_HEADER_BYTES} bytes, with "
+            "names that are HTTP tokens and values that are texts without control characters"
+        )
         return f"{BAD_VALUE}: must be {must}"
     if bad.key in TEXTS:
         return f"{BAD_VALUE}: must be text of at most {LONGEST_TEXT} characters without U+0000"
@@ -143,8 +155,8 @@ def check_honoured(params: Params, honoured: frozenset[str]) -> None:
 
 
 def merged(job: Params, task: Params) -> Params:
-    """The job's parameters, replaced by the task's; custom headers are one parameter."""
-    return {**job, **task}
+    """The job's parameters, replaced or removed by the task's; custom headers are one parameter."""
+    return {key: value for key, value in {**job, **task}.items() if value != REMOVED}
 
 
 def result_format(params: Params) -> str:

@@ -82,7 +82,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class RerunBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a rerun: conditions on the tasks to repeat, and parameters that replace theirs."""
+    """The body of a rerun: conditions on the tasks to repeat, and changes of their parameters."""
 
     status: list[TaskStatus] | None = None
     reason: list[FailureReason] | None = None
@@ -97,14 +97,14 @@ class RerunRequest(msgspec.Struct, frozen=True):
     """What a rerun is asked for."""
 
     selection: Selection = ALL
-    params: Params = msgspec.field(default_factory=dict)  # replace those of the selected tasks
+    params: Params = msgspec.field(default_factory=dict)  # replace or remove those of the tasks
 
 
 def parse_rerun(raw: bytes, status: str | None, limits: Limits) -> RerunRequest:
     """Read the body and the query parameter `status` of a rerun; raises `InvalidArgument`."""
     body = RerunBody() if raw.strip() in {b"", b"null"} else decode_body(raw, RerunBody)
     selection = _selection(body, parse_statuses(status))
-    params = checked_params(body.zenrows_params, limits)
+    params = checked_params(body.zenrows_params, limits, removable=True)
     return RerunRequest(selection, params)
 
 
@@ -205,30 +205,32 @@ def chosen_among(selection: Selection, tasks: Sequence[Task]) -> Chosen:
 
 
 def with_params(spec: TaskSpec, params: Params) -> TaskSpec:
-    """A task with parameters that replace its own of the same name."""
+    """A task with parameters that replace or remove those of the same name, its own and its job's."""
     if not params:
         return spec
-    merged = params_rules.merged(params_rules.load(spec.params), params)
-    return msgspec.structs.replace(spec, params=params_rules.dump(dict(sorted(merged.items()))))
+    together = {**params_rules.load(spec.params), **params}
+    return msgspec.structs.replace(spec, params=params_rules.dump(dict(sorted(together.items()))))
 
 
 def described(selection: Selection) -> str:
-    """The conditions, for a message: " that are failed, with reason blocked"; empty for all."""
-    parts = [f" that are {' or '.join(selection.statuses)}"] if selection.statuses else []
+    """The conditions, for a message: " with status failed, reason blocked"; empty for all."""
     named = (
+        ("status", selection.statuses or ()),
         ("reason", selection.reasons),
         ("code", selection.codes),
         ("host", selection.hosts),
         ("id", selection.task_ids),
     )
-    parts += [
-        f" with {name} {' or '.join(values[:3])}{' …' if len(values) > 3 else ''}"
+    parts = [
+        f"{name} {' or '.join(values[:3])}{' …' if len(values) > 3 else ''}"
         for name, values in named
         if values
     ]
+    if selection.statuses == ():
+        parts.insert(0, "a status that all conditions allow")
     if selection.scraped_before:
-        parts.append(f" scraped before {selection.scraped_before.isoformat()}")
-    return ",".join(parts)
+        parts.append(f"a result from before {selection.scraped_before.isoformat()}")
+    return f" with {', '.join(parts)}" if parts else ""
 
 
 def _selection(body: RerunBody, statuses: tuple[TaskStatus, ...] | None) -> Selection:

@@ -190,11 +190,13 @@ class RejectedTask(msgspec.Struct, frozen=True, omit_defaults=True):
     value: str | None = None
 
 
-def checked_params(given: Mapping[str, object] | None, limits: Limits) -> Params:
+def checked_params(
+    given: Mapping[str, object] | None, limits: Limits, *, removable: bool = False
+) -> Params:
     """Parameters of a whole job or rerun in stored form; `InvalidArgument` if one is refused."""
     try:
-        params = params_rules.canonical(given or {})
-        params_rules.check_together(params, "GET")
+        params = params_rules.canonical(given or {}, removable=removable)
+        params_rules.check_together(params_rules.merged(params_rules.NO_PARAMS, params), "GET")
         params_rules.check_honoured(params, limits.honoured)
     except BadParam as bad:
         where = f"zenrows_params.{bad.key[:LONGEST_SHOWN]}"
@@ -291,9 +293,11 @@ def _accept_url(text: str) -> str:
         url = can_ada.parse(text)
     except ValueError:
         raise Unfit(_why_malformed(text), _without_query(text)) from None
+    if not text.isprintable() and SEPARATORS.search(text.strip(BLANKS)):
+        raise Unfit(Reason.MALFORMED_URL, _without_query(text))
     if url.protocol not in {"http:", "https:"}:
         raise Unfit(Reason.UNSUPPORTED_SCHEME, _without_query(text))
-    if not (AUTHORITY.match(text) or AUTHORITY.match(LINE_ENDS.sub("", text))):
+    if not AUTHORITY.match(text):
         raise Unfit(Reason.MISSING_HOST, _without_query(text))
     href: str = url.href
     if len(href) > LONGEST_URL:
@@ -301,9 +305,12 @@ def _accept_url(text: str) -> str:
     return href
 
 
+# URL parsers remove them: a row of a table, `https://a.example/1<tab>name`, would be the URL
+# `https://a.example/1name`, and two lines with a lost line end would be one URL.
+SEPARATORS = re.compile(r"[\t\n\r]")
+BLANKS = "".join(map(chr, range(33)))  # that URL parsers remove at both ends
 # The scheme must be followed by exactly two slashes. Browsers also accept `https:x` and `https:///x`,
 # and take the first part of the path for the host. In a task that is more likely a typing error.
-LINE_ENDS = re.compile(r"[\t\n\r]")  # URL parsers remove them
 AUTHORITY = re.compile(r"[\x00-\x20]*https?:[/\\]{2}(?![/\\])", re.IGNORECASE)
 # Nothing but a user or a port where the host should be.
 NO_HOST = re.compile(

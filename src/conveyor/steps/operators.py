@@ -1,7 +1,7 @@
-"""Operators: what they see of all callers, and whose job they act on. Nothing here writes rows.
+"""Operators: reads over all callers, and the redrive of dead letters.
 
 The pages for callers read through `steps/read.py`, which knows one caller at a time. This module is the
-only one that shows a caller's jobs to somebody else, and only routes for operators call it.
+only one that reads across callers, and only routes for operators call it.
 """
 
 import asyncio

@@ -133,7 +133,7 @@ class ProgressFeed:
 
     @property
     def listeners(self) -> int:
-        return sum(run_feed.listeners for run_feed in self.followed.values())
+        return sum(followed_run.listeners for followed_run in self.followed.values())
 
     async def listen(
         self,
@@ -173,9 +173,9 @@ class ProgressFeed:
         """One round: read each run that has listeners once, and send them what changed."""
         await self._check_keys()
         now = self.clock.monotonic()
-        for run_feed in self.followed.values():
-            if now - run_feed.woken_at >= HEARTBEAT.total_seconds():
-                run_feed.wake(now)
+        for followed_run in self.followed.values():
+            if now - followed_run.woken_at >= HEARTBEAT.total_seconds():
+                followed_run.wake(now)
         await self._read_all(self.followed)
 
     async def read_changed(self) -> None:
@@ -194,8 +194,8 @@ class ProgressFeed:
         self._wake_all()
 
     def _wake_all(self) -> None:
-        for run_feed in self.followed.values():
-            run_feed.wake(self.clock.monotonic())
+        for followed_run in self.followed.values():
+            followed_run.wake(self.clock.monotonic())
 
     async def _check_keys(self) -> None:
         """End the updates of keys that were revoked or have expired."""
@@ -211,17 +211,18 @@ class ProgressFeed:
     async def _updates(
         self, of: tuple[Job, Run], first: FirstReading, seen: str | None, listener: Listener
     ) -> Updates:
-        with self._counted(listener), self._following(*of, first) as run_feed:
-            number = run_feed.number if run_feed.is_known_by(seen) and not run_feed.is_over else 0
+        with self._counted(listener), self._following(*of, first) as followed_run:
+            resumes = followed_run.is_known_by(seen) and not followed_run.is_over
+            number = followed_run.number if resumes else 0
             while not self._is_over(listener):
-                if run_feed.number != number:
-                    number, is_over = run_feed.number, run_feed.is_over
-                    yield run_feed.shown
+                if followed_run.number != number:
+                    number, is_over = followed_run.number, followed_run.is_over
+                    yield followed_run.shown
                     if is_over:
                         return
                     continue  # the run may have changed since
-                await run_feed.woken()
-                if run_feed.number == number and not self._is_over(listener):
+                await followed_run.woken()
+                if followed_run.number == number and not self._is_over(listener):
                     yield None
 
     @contextmanager
@@ -239,17 +240,17 @@ class ProgressFeed:
 
     @contextmanager
     def _following(self, job: Job, run: Run, first: FirstReading) -> Iterator[FollowedRun]:
-        """The feed of a run while a listener follows it; the last to leave removes it."""
-        run_feed = self.followed.setdefault(run.id, FollowedRun(job, run, self.render))
-        run_feed.listeners += 1
-        if run_feed.progress is None and first is not None:  # else the next round updates it
+        """A run while a listener follows it; the last to leave removes it."""
+        followed_run = self.followed.setdefault(run.id, FollowedRun(job, run, self.render))
+        followed_run.listeners += 1
+        if followed_run.progress is None and first is not None:  # else the next round updates it
             settled, waiting, open_counts = first
-            run_feed.update(run, settled, self.clock.monotonic(), waiting, open_counts)
+            followed_run.update(run, settled, self.clock.monotonic(), waiting, open_counts)
         try:
-            yield run_feed
+            yield followed_run
         finally:
-            run_feed.listeners -= 1
-            if not run_feed.listeners:
+            followed_run.listeners -= 1
+            if not followed_run.listeners:
                 del self.followed[run.id]
 
     async def _read(self, run_ids: Sequence[RunId]) -> None:
@@ -266,8 +267,8 @@ class ProgressFeed:
         for run_id, run in zip(run_ids, runs, strict=True):
             if isinstance(run, Unavailable):
                 raise run
-            told = waits.get(run_id), open_counts.get(run_id)
-            self._update(run_id, run, settled[run_id], now, told)
+            details = waits.get(run_id), open_counts.get(run_id)
+            self._update(run_id, run, settled[run_id], now, details)
 
     def _is_followed(self, run: Run | Unavailable | None) -> TypeGuard[Run]:
         return isinstance(run, Run) and run.id in self.followed
@@ -288,15 +289,17 @@ class ProgressFeed:
         run: Run | None,
         settled: Counts,
         now: float,
-        told: tuple[Waiting | None, OpenCounts | None],
+        details: tuple[Waiting | None, OpenCounts | None],
     ) -> None:
-        run_feed = self.followed.get(run_id)
-        if run_feed is None or run_feed.is_over:  # no listener is left, or the run has ended
+        followed_run = self.followed.get(run_id)
+        if followed_run is None or followed_run.is_over:  # no listener is left, or it has ended
             return
         if run and run.status is not RunStatus.DELETED:
-            run_feed.update(run, settled, now, *told)
+            followed_run.update(run, settled, now, *details)
         else:  # its counts may be purged already: the last ones stay
-            known = run_feed.progress
-            run_feed.update(
-                gone(known.run if known else run_feed.run), known.settled if known else ZERO, now
+            known = followed_run.progress
+            followed_run.update(
+                gone(known.run if known else followed_run.run),
+                known.settled if known else ZERO,
+                now,
             )

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from conveyor.domain import cursor
-from conveyor.domain.counts import ZERO, Counts, OpenCounts
+from conveyor.domain.counts import Counts, OpenCounts
 from conveyor.domain.ids import CallerId, JobId, RunId, TaskId, task_index
 from conveyor.domain.job import Job, JobStatus, JobType, is_named, next_run
 from conveyor.domain.progress import Waiting
@@ -32,6 +32,7 @@ from conveyor.steps.shared.failure_reads import FindFailures, FoundFailures
 from conveyor.steps.shared.open_counts import FindOpenCounts, find_no_open_counts
 from conveyor.steps.shared.ownership import latest_run, own_job, own_run
 from conveyor.steps.shared.run_waits import FindWaits, find_no_waits
+from conveyor.steps.shared.shared_readings import ConcurrentReads
 from conveyor.steps.shared.timeline_reads import FindTimeline
 
 REPORTS = 500  # listed at a time
@@ -56,20 +57,17 @@ class ListJobs(Protocol):
     ) -> Sequence[tuple[Job, Run | None]]: ...
 
 
-class JobView(msgspec.Struct, frozen=True):
-    job: Job
-    run: Run | None
-    settled: Counts
-    next_run: datetime | None = None  # by its schedule
-    waiting: Waiting | None = None
-    open_counts: OpenCounts | None = None
-
-
 class RunView(msgspec.Struct, frozen=True):
     run: Run
     settled: Counts
     waiting: Waiting | None = None
     open_counts: OpenCounts | None = None
+
+
+class JobView(msgspec.Struct, frozen=True):
+    job: Job
+    latest: RunView | None
+    next_run: datetime | None = None  # by its schedule
 
 
 class ResultPart(msgspec.Struct, frozen=True):
@@ -89,15 +87,6 @@ class ResultContent(msgspec.Struct, frozen=True):
     chunks: AsyncIterator[bytes]
 
 
-@dataclass(slots=True, eq=False)
-class _SharedRead:
-    """A read of counts that is under way in this process."""
-
-    is_done: asyncio.Event = field(default_factory=asyncio.Event)
-    counts: Counts | None = None  # None if it failed, or if the request that made it was cancelled
-    error: Unavailable | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
     metadata: Metadata
@@ -111,16 +100,14 @@ class Read:
     waits: FindWaits = find_no_waits
     open_counts: FindOpenCounts = find_no_open_counts
     count: Callable[[int], None] = lambda _: None  # rows read for pages of results
-    reading: dict[str, "_SharedRead"] = field(default_factory=dict)  # under way, by key
+    reading: ConcurrentReads[Counts] = field(default_factory=ConcurrentReads)
     # A caller's lock exists while a read holds it or waits for it.
     turns: WeakValueDictionary[CallerId, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def job(self, caller: CallerId, job_id: JobId) -> JobView:
         job = await own_job(self.metadata, caller, job_id)
         run = await latest_run(self.metadata, job)
-        if run is None:
-            return self._view(job, None)
-        return self._view(job, await self._run_view(job, run))
+        return self._view(job, await self._run_view(job, run) if run else None)
 
     async def run(self, caller: CallerId, job_id: JobId, run_id: RunId) -> RunView:
         job = await own_job(self.metadata, caller, job_id)
@@ -315,7 +302,10 @@ class Read:
             return page
 
     def _may_lag(self, run: Run) -> bool:
-        """Whether the rows of an ended run have reached every copy."""
+        """Whether the rows may be read from a copy that lags.
+
+        Those of a run that ended a minute ago have reached every copy.
+        """
         return not run.is_live and run.updated_at < self.clock.now() - UP_TO_DATE
 
     async def content(
@@ -381,11 +371,8 @@ class Read:
             raise NotFound("No such task")
         return task
 
-    def _view(self, job: Job, run: RunView | None) -> JobView:
-        due = next_run(job, self.clock.now())
-        if run is None:
-            return JobView(job, None, ZERO, due)
-        return JobView(job, run.run, run.settled, due, run.waiting, run.open_counts)
+    def _view(self, job: Job, latest: RunView | None) -> JobView:
+        return JobView(job, latest, next_run(job, self.clock.now()))
 
     async def _run_view(self, job: Job, run: Run) -> RunView:
         waits = await self.waits([(job, run)])
@@ -406,39 +393,18 @@ class Read:
         run that changed has another version, and so another key.
         """
         if not _is_shared(run):
-            return (await self.tasks.counts([run.id]))[run.id]
+            return await self._counts(run)
         key = _counts_key(run)
-        while under_way := self.reading.get(key):
-            await under_way.is_done.wait()
-            if under_way.error:  # not tried again by everyone who waited
-                raise under_way.error
-            if under_way.counts is not None:
-                return under_way.counts
-        return await self._read_for_all(run, key)
+        # Without sharing, all pollers of a process would read when a cached value expires.
+        return await self.reading.find(
+            key,
+            partial(self._counts, run),
+            recall=partial(self._recall, key),
+            store=lambda settled: self._share([run], {run.id: settled}),
+        )
 
-    async def _read_for_all(self, run: Run, key: str) -> Counts:
-        """Read counts for all who ask meanwhile: from the cache, else from the engine.
-
-        Without that, all pollers of a process would read them when a cached value expires.
-        """
-        mine = self.reading[key] = _SharedRead()
-        settled: Mapping[RunId, Counts] = {}
-        try:
-            mine.counts = await self._recall(key)
-            if mine.counts is None:
-                settled = await self.tasks.counts([run.id])
-                mine.counts = settled[run.id]
-        except Unavailable as error:
-            mine.error = error
-            raise
-        finally:
-            is_latest = self.reading.get(key) is mine
-            if is_latest:
-                del self.reading[key]
-            mine.is_done.set()  # before the cache is written, which the others need not wait for
-        if settled and is_latest:  # else a listing has read newer counts meanwhile
-            await self._share([run], settled)
-        return mine.counts
+    async def _counts(self, run: Run) -> Counts:
+        return (await self.tasks.counts([run.id]))[run.id]
 
     async def _recall(self, key: str) -> Counts | None:
         with suppress(Unavailable):
@@ -450,7 +416,7 @@ class Read:
         """Read the counts and share them with other readers, so that none sees older ones."""
         settled = await self.tasks.counts([run.id for run in runs])
         for run in runs:
-            self.reading.pop(_counts_key(run), None)  # it may have begun earlier
+            self.reading.outdate(_counts_key(run))
         await self._share(runs, settled)
         return settled
 

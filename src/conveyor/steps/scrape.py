@@ -157,8 +157,6 @@ class Scrape:
 
 
 def _params(task: Task, assignment: Assignment) -> Params:
-    if task.spec.params is None:
-        return assignment.params
     return params_rules.merged(assignment.params, params_rules.load(task.spec.params))
 
 

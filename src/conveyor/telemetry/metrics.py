@@ -28,7 +28,7 @@ OUTCOMES = (TaskStatus.SUCCESSFUL, TaskStatus.FAILED, RETRIED, GIVEN_BACK, DROPP
 SWEEPER_ACTIONS = (
     "lapsed_lease", "missed_completion", "unfinished_ingest", "unfinished_purge",
     "unfinished_export", "held_input", "orphan_rows", "orphan_body", "orphan_list", "orphan_input",
-    "orphan_export", "orphan_pin", "orphan_report", "lost_message", "orphan_queue",
+    "orphan_export", "orphan_source_list", "orphan_report", "lost_message", "orphan_queue",
 )  # fmt: skip
 CLEARED = ("body", "event", "export", "input", "scheduled_run", "tombstone")
 FIRES = ("run", "skipped", "paused", "broken")

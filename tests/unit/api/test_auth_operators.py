@@ -84,7 +84,7 @@ async def test_a_key_tells_its_caller_and_scopes(door: Door) -> None:
     }
     for scopes, key in keys.items():
         told = (await door.ask("GET", "/v1/caller", key)).json()
-        assert told == {"caller": "ann", "scopes": list(scopes)}
+        assert told == {"caller": "ann", "scopes": list(scopes), "has_default_key": False}
 
 
 @pytest.mark.parametrize(("role", "status"), [("dev", 200), ("serve", 403), ("api", 403)])
@@ -95,6 +95,22 @@ async def test_only_a_service_for_development_makes_every_caller_an_operator(
         assert (await door.ask("GET", "/v1/operator/runs", "any")).status_code == status
     async with a_door(tmp_path, role=role, auth="forward") as door:
         assert (await door.ask("GET", "/v1/operator/runs", "any")).status_code == 403
+
+
+@pytest.mark.parametrize("gateway", ["http://127.0.0.1:1/", "direct:", "https://gateway.example/"])
+@pytest.mark.parametrize("role", ["dev", "serve", "api"])
+@pytest.mark.parametrize("auth", ["dev", "forward", "keys"])
+async def test_only_a_service_for_development_without_accounts_has_a_default_key(
+    gateway: str, role: str, auth: str, tmp_path: Path
+) -> None:
+    expected = (role, auth) == ("dev", "dev") and "example" not in gateway
+    async with a_door(tmp_path, role=role, auth=auth, gateway=gateway) as door:
+        for path in ("/", "/docs"):
+            page = (await door.http.get(path)).text
+            assert ("my-key" in page) is expected
+        key = await door.create() if auth == "keys" else "any"
+        told = (await door.ask("GET", "/v1/caller", key)).json()
+        assert told["has_default_key"] is expected
 
 
 async def test_where_any_key_is_accepted_only_requests_to_this_machine_are(tmp_path: Path) -> None:

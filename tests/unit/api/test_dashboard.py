@@ -14,7 +14,7 @@ from conveyor.api.dashboard import ASSETS, Dashboard
 from conveyor.ports.blobs import SignedUpload
 from tests.vendor import MANIFESTS, packages
 
-OURS = [path for path in ASSETS.rglob("*.js") if "vendor" not in path.parts]
+OURS = [path for path in (ASSETS / "dashboard").rglob("*.js") if "vendor" not in path.parts]
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.parent.parent.name)
@@ -61,12 +61,21 @@ class _Storage:
         ),
     ],
 )
-async def test_the_policy_allows_uploads_to_the_storage_that_signs_them(
+async def test_the_policy_allows_nothing_else_than_the_service_and_the_storage_of_uploads(
     signed: SignedUpload | None, sources: str
 ) -> None:
     blobs: Any = _Storage(signed)
     served = httpx.ASGITransport(Starlette(routes=Dashboard(blobs).routes()))
     async with httpx.AsyncClient(transport=served, base_url="http://dashboard") as client:
         policy = (await client.get("/")).headers["content-security-policy"].split("; ")
-    assert sources in policy
-    assert "script-src 'self'" in policy
+    assert policy == [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "frame-src blob:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        sources,
+    ]

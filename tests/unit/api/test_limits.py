@@ -23,6 +23,7 @@ from conveyor.api.protocol import HEAD_TIMEOUT, LARGEST_UNPARSED, LINGER, READ_S
 from conveyor.errors import (
     HeadTooLarge,
     InvalidArgument,
+    NotFound,
     Overloaded,
     RequestTimeout,
     TooLarge,
@@ -50,9 +51,13 @@ def scope(*, path: str = "/v1/jobs", query: bytes = b"", headers: object = ()) -
         (scope(query=b"a" * 8_192), UriTooLong),
         (scope(headers=[(b"a", b"b")] * 101), HeadTooLarge),
         (scope(headers=[(b"a", b"b" * 32 * KB)]), HeadTooLarge),
+        (scope(path="/v1/jobs/01J%2Fwebhook"), NotFound),
+        (scope(path="/v1/jobs/..%2f.."), NotFound),
     ],
 )
-def test_a_head_out_of_all_proportion_is_refused(odd: Scope, refusal: type[Exception]) -> None:
+def test_a_head_out_of_all_proportion_or_with_an_ambiguous_path_is_refused(
+    odd: Scope, refusal: type[Exception]
+) -> None:
     with pytest.raises(refusal):
         check_head(odd)
 

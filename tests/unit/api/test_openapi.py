@@ -9,14 +9,17 @@ import msgspec
 import pytest
 
 from conveyor.api import descriptions
-from conveyor.api.handlers.all_callers import AllCallersHandlers
 from conveyor.api.handlers.files import FileHandlers
 from conveyor.api.handlers.jobs import JobHandlers
+from conveyor.api.handlers.operators import OperatorHandlers
 from conveyor.api.handlers.webhooks import WebhookHandlers
 from conveyor.api.openapi import document
 from conveyor.api.routes import ROUTES
+from conveyor.api.schemas import EXAMPLES
 from conveyor.app.engines import SCHEMES
 from conveyor.app.roles import Role
+from conveyor.cli import main
+from conveyor.domain.job import JobStatus
 from conveyor.domain.params import HEADERS, KNOWN, TEXTS
 from conveyor.domain.submission import BOUNDS
 from conveyor.errors import CallerFault, ConveyorError, Unavailable
@@ -96,7 +99,7 @@ def test_every_route_names_a_handler_that_exists() -> None:
     for route in ROUTES:
         [door] = [
             one
-            for one in (JobHandlers, FileHandlers, WebhookHandlers, AllCallersHandlers)
+            for one in (JobHandlers, FileHandlers, WebhookHandlers, OperatorHandlers)
             if hasattr(one, route.handler)
         ]
         assert callable(getattr(door, route.handler))
@@ -164,6 +167,7 @@ def test_times_of_responses_are_marked_as_such(api: dict[str, Any]) -> None:
 def test_roles_and_states_are_those_of_the_program(api: dict[str, Any]) -> None:
     shapes = api["components"]["schemas"]
     assert shapes["WireProcess"]["properties"]["role"]["enum"] == list(Role)
+    assert tuple(Role) == main.ROLES
     assert set(shapes["WireEngine"]["properties"]["holds"]["enum"]) == set(SCHEMES)
 
 
@@ -370,3 +374,11 @@ def _references(part: Any) -> Iterator[str]:
 def test_a_problem_may_name_the_field_at_fault() -> None:
     properties = document()["components"]["schemas"]["WireProblem"]["properties"]
     assert properties["field"]["type"] == "string"
+
+
+def test_examples_are_bodies_of_their_calls_and_leave_no_job_open() -> None:
+    bodies = {route.handler: route.body for route in ROUTES}
+    for handler, example in EXAMPLES.items():
+        body = msgspec.json.decode(msgspec.json.encode(example), type=bodies[handler])
+        assert example.keys() <= set(body.__struct_encode_fields__), handler
+    assert EXAMPLES["submit_job"].get("status") != JobStatus.OPEN

@@ -35,14 +35,14 @@ main()
 
 
 class _Jobs(BaseHTTPRequestHandler):
-    """Lists the jobs of the server, and tells the scopes of any key."""
+    """Lists the jobs of the server, and accepts any key."""
 
     status = 200
-    scopes = ("read", "write", "operator")
+    has_default_key = True
 
     def do_GET(self) -> None:
         jobs = [{"job_id": one, "status": "closed"} for one in self.server.ids]  # type: ignore[attr-defined]
-        of_key = {"caller": "ann", "scopes": self.scopes}
+        of_key = {"caller": "ann", "scopes": [], "has_default_key": self.has_default_key}
         known = self.path == "/v1/caller"
         body = json.dumps(of_key if known else {"jobs": jobs, "next_cursor": None}).encode()
         self.send_response(self.status if known else 200)
@@ -134,16 +134,16 @@ def test_only_a_service_for_development_on_this_machine_gets_a_key_by_default(
     for local in (url, url.replace("127.0.0.1", "localhost")):
         assert connect(local, None, None, environ={}).key == "my-key"
         assert connect(local, "mine", None, environ={}).key == "mine"
-    monkeypatch.setattr(_Jobs, "scopes", ("read", "write"))
+    monkeypatch.setattr(_Jobs, "has_default_key", False)
     with pytest.raises(RefusedToStart, match="CONVEYOR_KEY"):
         connect(url, None, None, environ={})
-    monkeypatch.setattr(_Jobs, "scopes", ("read", "write", "operator"))
-    for status in (401, 404):
+    monkeypatch.setattr(_Jobs, "has_default_key", True)
+    monkeypatch.setattr(_Jobs, "status", 401)
+    with pytest.raises(RefusedToStart, match="CONVEYOR_KEY"):
+        connect(url, None, None, environ={})
+    for status in (404, 503):  # the command itself reports these
         monkeypatch.setattr(_Jobs, "status", status)
-        with pytest.raises(RefusedToStart, match="CONVEYOR_KEY"):
-            connect(url, None, None, environ={})
-    monkeypatch.setattr(_Jobs, "status", 503)
-    assert connect(url, None, None, environ={}).key is None
+        assert connect(url, None, None, environ={}).key is None
     assert connect("http://127.0.0.1:1/v1", None, None, environ={}).key is None
 
 
@@ -157,14 +157,25 @@ def test_another_machine_is_not_asked_for_its_kind(
 
 @pytest.mark.parametrize(
     ("share", "failed", "allowed"),
-    [("5%", 5, True), ("5%", 6, False), ("0", 0, True), ("0", 1, False), ("2.5%", 3, False)],
+    [
+        ("5%", 150, True),
+        ("5%", 151, False),
+        ("4.1%", 123, True),
+        ("4.1%", 124, False),
+        ("0", 0, True),
+        ("0", 1, False),
+        ("20", 20, True),
+        ("20", 21, False),
+    ],
 )
 def test_a_share_of_failures_is_allowed(share: str, failed: int, *, allowed: bool) -> None:
-    run = Run(run_id="r", status="completed", stats=Stats(total=100, failed=failed))
+    run = Run(run_id="r", status="completed", stats=Stats(total=3_000, failed=failed))
     assert failures_allowed(share, follow=True)(run) is allowed
 
 
-@pytest.mark.parametrize(("share", "follow"), [("5%", False), ("101%", True), ("few", True)])
+@pytest.mark.parametrize(
+    ("share", "follow"), [("5%", False), ("101%", True), ("few", True), ("0.05", True)]
+)
 def test_other_shares_are_refused(share: str, *, follow: bool) -> None:
     with pytest.raises(RefusedToStart, match="--max-failed"):
         failures_allowed(share, follow=follow)

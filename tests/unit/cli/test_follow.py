@@ -11,13 +11,14 @@ import pytest
 import typer
 
 from conveyor.cli import follow, jobs, output, reruns, submit
-from conveyor.cli.hints import Advised, explained
+from conveyor.cli.hints import explained
 from conveyor.client import NotFoundError, Run, Stats
 from tests.harness.scripted_server import Answer, Answers, served
 
 JOB, RUN = "/v1/jobs/j", "/v1/jobs/j/runs/r"
 # A command leaves its connection to the end of the process, which is not that of a test.
 CLOSE = {"Connection": "close"}
+NO_JOB: Answer = (404, CLOSE, b'{"code": "not_found", "detail": "No such job"}')
 GONE: Answer = (404, CLOSE, b'{"code": "not_found", "detail": "No such run"}')
 
 
@@ -107,12 +108,11 @@ def test_a_job_that_is_deleted_at_the_end_is_told_by_its_run(
 
 
 def test_a_run_that_is_not_there_says_how_to_find_one(answers: type[Answers], url: str) -> None:
-    answers.table |= {JOB: GONE, RUN: GONE}
-    with pytest.raises(Advised, match="`conveyor runs j` lists"):
-        jobs.delete("j", run="r", yes=True, url=url)
-    with pytest.raises(NotFoundError) as error:
-        jobs.delete("j", yes=True, url=url)
-    assert "`conveyor jobs` lists" in explained(error.value)
+    answers.table |= {JOB: NO_JOB, RUN: GONE}
+    for run, command in (("r", "conveyor runs JOB"), (None, "conveyor jobs")):
+        with pytest.raises(NotFoundError) as error:
+            jobs.delete("j", run=run, yes=True, url=url)
+        assert f"`{command}` lists" in explained(error.value)
 
 
 def _followed(

@@ -46,9 +46,32 @@ def test_a_refusal_without_words_of_the_commands_has_those_of_the_error() -> Non
     assert _refused(418, "teapot") == "So (418 teapot)"
 
 
-def test_a_task_that_is_not_there_says_where_tasks_are_listed() -> None:
-    assert "`conveyor results JOB`" in _refused(404, "not_found", "No such task")
-    assert "`conveyor jobs`" in _refused(404, "not_found", "No such job")
+@pytest.mark.parametrize(
+    ("detail", "command"),
+    [
+        ("No such job", "jobs"),
+        ("No such run", "runs JOB"),
+        ("No such task", "results JOB"),
+        ("No such event", "webhook deliveries JOB"),
+    ],
+)
+def test_what_is_not_there_says_which_command_lists_it(detail: str, command: str) -> None:
+    assert f"`conveyor {command}`" in _refused(404, "not_found", detail)
+
+
+def test_a_path_that_is_not_there_means_another_base_url() -> None:
+    assert _refused(404, "not_found", "No such path").endswith("the base URL must end in /v1")
+
+
+def test_advice_is_about_commands_not_about_calls() -> None:
+    assert "`conveyor webhook set" in _refused(404, "not_found", "The job has no webhook")
+    assert "`conveyor webhook deliv" in _refused(404, "not_found", "No such event")
+    unset = "The job has no webhook in use: set one first"
+    assert "`conveyor webhook set" in _refused(409, "conflict", unset)
+    unscheduled = "This job has no schedule: submit one with `type: scheduled`"
+    assert "--cron" in _refused(409, "conflict", unscheduled)
+    assert "`conveyor signing-keys finish`" in _refused(409, "candidate_pending")
+    assert "`conveyor signing-keys rotate`" in _refused(409, "no_candidate")
 
 
 def test_a_fault_of_the_service_is_told_with_its_request_id() -> None:

@@ -28,3 +28,20 @@ def test_a_command_loads_no_server_and_few_modules() -> None:
     loaded = json.loads(told.stdout)
     assert ABSENT & {name.partition(".")[0] for name in loaded} == set()
     assert len(loaded) <= MOST_MODULES
+
+
+INTERRUPTED = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "conveyor.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from conveyor.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_while_modules_are_loaded_ends_the_command_without_a_traceback() -> None:
+    told = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False)
+    assert (told.returncode, told.stdout, told.stderr) == (130, b"", b"")

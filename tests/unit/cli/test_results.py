@@ -4,14 +4,16 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Barrier
 from typing import ClassVar
 
 import pytest
 
-from conveyor.cli import jobs
+from conveyor.cli import jobs, results
 from conveyor.cli.connect import Endpoint
 from conveyor.cli.results import Listing, NotSaved
-from conveyor.client import UnreachableError
+from conveyor.client import Conveyor, TaskResult, UnreachableError
+from conveyor.errors import RefusedToStart
 from tests.harness.scripted_server import Answer, Answers, served
 
 PAGE = b"<html>a page</html>"
@@ -37,7 +39,7 @@ def service(answers: type[Answers]) -> Iterator[Endpoint]:
 
 @pytest.fixture
 def listing(service: Endpoint) -> Listing:
-    return Listing(service, "j", None)
+    return Listing(service, "j")
 
 
 @pytest.mark.parametrize("tag", [None, hashlib.sha256(PAGE).hexdigest(), "weak"])
@@ -56,6 +58,43 @@ def test_saved_pages_are_left_alone_only_when_whole(
     assert listing.save(tmp_path).saved == (1 if tag and tag != "weak" else 0)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"t-1.md", "results.ndjson", ".conveyor-job"}
+
+
+def test_pages_are_downloaded_in_parallel_and_their_rows_stay_in_order(
+    listing: Listing, answers: type[Answers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t-{number}" for number in range(results.AT_ONCE * 2)]
+    _listing(answers, *({**ROW, "task_id": name} for name in names))
+    together = Barrier(results.AT_ONCE)  # passed when so many downloads are under way
+
+    def save(_: Conveyor, result: TaskResult, file: Path) -> int:
+        together.wait(timeout=200)
+        return file.write_bytes(result.task_id.encode())
+
+    monkeypatch.setattr(Conveyor, "save", save)
+    assert results.AT_ONCE > 1
+    assert listing.save(tmp_path).saved == len(names)
+    rows = [json.loads(line) for line in (tmp_path / "results.ndjson").read_text().splitlines()]
+    assert [(row["task_id"], (tmp_path / row["file"]).read_text()) for row in rows] == [
+        (name, name) for name in names
+    ]
+
+
+def test_a_folder_is_for_the_results_of_one_run(
+    listing: Listing, service: Endpoint, answers: type[Answers], tmp_path: Path
+) -> None:
+    for run in ("r", "r2"):
+        shown = {"run_id": run, "job_id": "j", "status": "completed"}
+        answers.table[f"/v1/jobs/j/runs/{run}"] = 200, CLOSE, json.dumps(shown).encode()
+        rows = json.dumps({"results": [], "next_cursor": None}).encode()
+        answers.table[f"/v1/jobs/j/runs/{run}/results?limit=1000"] = 200, CLOSE, rows
+    earlier = Listing(service, "j", run="r")
+    earlier.save(tmp_path)
+    earlier.save(tmp_path)
+    _listing(answers, {**ROW, "task_id": "t"})
+    for other in (listing, Listing(service, "j", run="r2")):
+        with pytest.raises(RefusedToStart, match="holds the results of job j, run r:"):
+            other.save(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +135,8 @@ def test_more_runs_than_a_page_are_listed_page_by_page(
     assert found["next_cursor"] == "d"
 
 
-def _listing(answers: type[Answers], row: dict[str, str]) -> None:
+def _listing(answers: type[Answers], *rows: dict[str, str]) -> None:
     job = {"job_id": "j", "status": "closed", "latest_run": None}
     answers.table["/v1/jobs/j"] = 200, CLOSE, json.dumps(job).encode()
-    listing = json.dumps({"results": [row], "next_cursor": None}).encode()
+    listing = json.dumps({"results": rows, "next_cursor": None}).encode()
     answers.table["/v1/jobs/j/results?limit=1000"] = 200, CLOSE, listing

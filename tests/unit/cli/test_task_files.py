@@ -50,6 +50,15 @@ def test_csv_has_a_header_and_may_bear_ids_of_ones_own(folder: Path) -> None:
     ]
 
 
+def test_columns_are_found_as_the_service_finds_them(folder: Path) -> None:
+    text = '\n url , external_id\nhttps://a.example,"x"\n"https://b.example","y\nz"\n\nhttps://c.example'
+    assert _tasks(folder / "tasks.csv", text) == [
+        ListedTask(3, {"url": "https://a.example", "external_id": "x"}),
+        ListedTask(4, {"url": "https://b.example", "external_id": "y\nz"}),
+        ListedTask(7, {"url": "https://c.example"}),
+    ]
+
+
 @pytest.mark.parametrize(
     ("given", "task"),
     [
@@ -77,10 +86,14 @@ def test_standard_input_is_lines_or_ndjson(
         ),
         ("a.ndjson", b'["https://a.example"]', ["line 1", "must be a task"]),
         ("a.ndjson", b'{"link": "https://a.example"}', ["line 1", "must have a `url`"]),
+        ("a.ndjson", b'{"url": ""}', ["line 1", "must have a `url`"]),
         ("a.csv", b"", ["a.csv", "is empty"]),
         ("a.csv", b"link,id\nx,1\n", ["no column is named `url`", "link, id"]),
         ("a.csv", b"url,id\nhttps://a.example,1\n,2\n", ["line 3", "`url` must not be empty"]),
-        ("a.csv", b"url\n" + b"a" * 200_000, ["line", "limit"]),
+        ("a.csv", b"url\n" + b"a" * 200_000, ["line 2", "limit"]),
+        ("a.csv", b"url,url\nx,y\n", ["more than one column is named `url`"]),
+        ("a.csv", b'url,note\na,x\nb,"y\nc,z\nd,z\n', ["line 3", "a quote is never closed"]),
+        ("a.csv", b'url,note\nb,"y\nc,z\nd,"z"\n', ["line 2", "expected after"]),
         ("a.txt", b"\xff\xfe\x00h", ["a.txt", "UTF-8"]),
         ("a.ndjson", b'{"url": "\xff"}', ["a.ndjson", "UTF-8"]),
         ("folder/a.txt", None, ["folder/a.txt", "No such file"]),

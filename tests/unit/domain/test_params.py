@@ -278,6 +278,7 @@ def test_every_parameter_has_values_and_a_sentence() -> None:
         ({"wait": "9" * 200}, f"got '{'9' * 80}'"),
         ({"mode": "auto", "js_render": True}, "must be given without js_render and premium_proxy"),
         ({"wiat": 5}, "did you mean `wait`?"),
+        ({"custom_headers": {"A": "b\r\nC: d"}}, "texts without control characters"),
     ],
 )
 def test_a_refusal_tells_what_was_given_and_what_is_allowed(

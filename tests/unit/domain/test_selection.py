@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import FailureGroup
 from conveyor.domain.ids import RunId, TaskId, task_ids
+from conveyor.domain.params import load, merged
 from conveyor.domain.problem import encoded
 from conveyor.domain.problem import problem as problem_of
 from conveyor.domain.selection import (
@@ -104,6 +105,7 @@ def test_a_listing_refuses_conditions_as_a_rerun_does(query: dict[str, str], tex
 @pytest.mark.parametrize(
     ("body", "field", "text"),
     [
+        ({"status": "failed"}, "status", "must be an array of values from pending, processing"),
         ({"reason": []}, "reason", "1 to 1000 values, got 0"),
         ({"reason": ["bloked"]}, "reason[0]", "did you mean `blocked`"),
         ({"scraped_before": "2026-01-31T00:00:00"}, "scraped_before", "must have a UTC offset"),
@@ -114,6 +116,11 @@ def test_a_listing_refuses_conditions_as_a_rerun_does(query: dict[str, str], tex
         ({"hosts": ["a.test"]}, "hosts", "did you mean `host`"),
         (
             {"zenrows_params": {"js_rendr": True}},
+            "zenrows_params.js_rendr",
+            "did you mean `js_render`",
+        ),
+        (
+            {"zenrows_params": {"js_rendr": None}},
             "zenrows_params.js_rendr",
             "did you mean `js_render`",
         ),
@@ -151,6 +158,15 @@ def test_parameters_replace_those_of_the_same_name() -> None:
     assert with_params(bare, {"mode": "auto"}).params == '{"mode":"auto"}'
 
 
+def test_null_removes_a_parameter_of_the_task_and_of_its_job() -> None:
+    asked = parsed({"zenrows_params": {"mode": None, "wait": None, "js_render": True}})
+    task = with_params(TaskSpec(url="https://a.test/", params='{"wait":"5"}'), asked.params)
+    job = {"mode": "auto", "premium_proxy": "true", "wait": "9"}
+    assert merged(job, load(task.params)) == {"js_render": "true", "premium_proxy": "true"}
+    again = with_params(task, {"wait": "7"})
+    assert merged(job, load(again.params))["wait"] == "7"
+
+
 def test_a_message_names_the_conditions() -> None:
     selection = Selection(
         statuses=FAILED,
@@ -159,10 +175,12 @@ def test_a_message_names_the_conditions() -> None:
         scraped_before=NOW,
     )
     assert described(selection) == (
-        " that are failed, with reason blocked, with host a or b or c …,"
-        " scraped before 2026-01-31T00:00:00+00:00"
+        " with status failed, reason blocked, host a or b or c …,"
+        " a result from before 2026-01-31T00:00:00+00:00"
     )
     assert described(ALL) == ""
+    contradictory = parsed({"reason": ["blocked"], "status": ["successful"]}).selection
+    assert described(contradictory) == " with a status that all conditions allow, reason blocked"
 
 
 ROWS = {

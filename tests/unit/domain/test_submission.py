@@ -14,7 +14,6 @@ from zenrows.batch.models import Reason as ClientReason
 
 from conveyor.api.render import job_shown
 from conveyor.domain import submission, task_bodies
-from conveyor.domain.counts import ZERO
 from conveyor.domain.job import Job, JobType
 from conveyor.domain.json_bodies import finish
 from conveyor.domain.submission import (
@@ -333,6 +332,7 @@ def test_a_misspelt_field_of_an_addition_gets_a_hint_too() -> None:
         ("http://a.example:8080/", "http://a.example:8080/"),
         ("HTTPS://A.Example/B", "https://a.example/B"),
         ("  https://a.example/  ", "https://a.example/"),
+        ("\thttps://a.example/\r\n", "https://a.example/"),
         ("https://a.example/?q=a b#c", "https://a.example/?q=a%20b#c"),
         ("https://bücher.example/ü", "https://xn--bcher-kva.example/%C3%BC"),
         ("https://a.example/../b", "https://a.example/b"),
@@ -361,6 +361,10 @@ BAD_URLS: dict[str, list[str]] = {
         "http://a:99999/",
         "http://256.1.1.1/",
         "http://%00/",
+        "https://a.example/1\tname",
+        "https://a.example/1\nhttps://a.example/2",
+        "https://a.example/1\rhttps://a.example/2",
+        "https:\t//a.example/",
     ],
     "unsupported_scheme": [
         "ftp://a.example/",
@@ -860,5 +864,5 @@ def test_a_field_that_is_copied_reaches_the_job_and_its_caller(name: str) -> Non
     value: Any = 7 if name in BOUNDS else "seven"
     given = copied_fields(Submission(**{name: value}))
     assert given == {name: value}
-    shown = job_shown(JobView(a_job(**given), None, ZERO))
+    shown = job_shown(JobView(a_job(**given), None))
     assert getattr(shown, name) == value

@@ -140,7 +140,7 @@ async def test_deleting_a_run_moves_the_latest_to_the_newest_left() -> None:
     assert (await house.job(job_id)).latest_run_id is None
 
     view = await house.read.job(CALLER, job_id)
-    assert view.run is None
+    assert view.latest is None
     assert (await house.read.runs(CALLER, job_id, limit=9, before=None))[0] == []
     await house.handle_messages()
     assert list(await house.tasks.runs_held(limit=9)) == []

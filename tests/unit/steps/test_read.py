@@ -21,7 +21,7 @@ from conveyor.domain.task import AttemptFailed, Task, TaskStatus, new_tasks
 from conveyor.errors import NotFound, ResultExpired, TaskNotReady, TaskUnsuccessful, Unavailable
 from conveyor.ports.metadata import LISTING_BYTES
 from conveyor.ports.tasks import PAGE_BYTES, TaskPage, Tasks
-from conveyor.steps.read import HOT, UP_TO_DATE, ResultContent, ResultPart
+from conveyor.steps.read import HOT, UP_TO_DATE, ResultContent, ResultPart, RunView
 from conveyor.steps.shared.attempt import CallResult, Fetched, FinishedAttempt
 from conveyor.testing.factories import a_problem, a_run, a_task_spec
 from tests.harness.memory_service import (
@@ -44,10 +44,10 @@ async def test_a_job_is_seen_with_its_run_and_what_is_settled_of_it() -> None:
 
     view = await house.read.job(CALLER, job_id)
 
-    assert view.run is not None
-    assert (view.job.id, view.run.id, view.settled) == (job_id, run_id, _counts(3))
-    seen = await house.read.run(CALLER, job_id, run_id)
-    assert (seen.run, seen.settled) == (view.run, view.settled)
+    assert view.latest is not None
+    assert (view.job.id, view.latest.run.id) == (job_id, run_id)
+    assert view.latest.settled == _counts(3)
+    assert await house.read.run(CALLER, job_id, run_id) == view.latest
 
 
 async def test_others_see_nothing_of_a_job_and_neither_does_anyone_of_a_deleted_one() -> None:
@@ -391,6 +391,12 @@ async def _whole(content: ResultContent) -> bytes:
     return b"".join([part async for part in content.chunks])
 
 
+async def _latest(house: House, job_id: JobId) -> RunView:
+    view = await house.read.job(CALLER, job_id)
+    assert view.latest is not None
+    return view.latest
+
+
 async def test_counts_that_many_ask_for_are_read_once_in_a_while() -> None:
     house = a_house()
     job_id, run_id = await house.submit(3)
@@ -400,6 +406,7 @@ async def test_counts_that_many_ask_for_are_read_once_in_a_while() -> None:
         await house.read.job(CALLER, job_id)
         await house.read.run(CALLER, job_id, run_id)
     assert house.trace.of("tasks.counts") == ["tasks.counts"]
+    assert len(house.trace.of("coordination.remember")) == 1  # or a value would never expire
     assert len(house.trace.of("metadata.get(Run)")) == 200  # whose status is never a late one
 
     house.clock.advance(HOT)
@@ -410,12 +417,11 @@ async def test_counts_that_many_ask_for_are_read_once_in_a_while() -> None:
 async def test_a_run_that_moved_on_is_never_shown_with_counts_from_before() -> None:
     house = a_house()
     job_id, run_id = await house.submit(3)
-    assert (await house.read.job(CALLER, job_id)).settled.done == 0
+    assert (await _latest(house, job_id)).settled.done == 0
 
     await house.drain(run_id, lambda _task: A_PAGE)
 
-    view = await house.read.job(CALLER, job_id)
-    assert view.run is not None
+    view = await _latest(house, job_id)
     assert view.run.status is RunStatus.COMPLETED
     assert counts(view.run, view.settled).successful == 3
 
@@ -430,7 +436,7 @@ async def test_nobody_sees_older_counts_after_newer_ones() -> None:
 
     [listed], _ = await house.read.runs(CALLER, job_id, limit=9, before=None)
     assert listed.settled.successful == 1
-    assert (await house.read.job(CALLER, job_id)).settled.successful == 1
+    assert (await _latest(house, job_id)).settled.successful == 1
 
 
 async def test_counts_are_read_when_there_is_nobody_to_share_them() -> None:
@@ -438,7 +444,7 @@ async def test_counts_are_read_when_there_is_nobody_to_share_them() -> None:
     job_id, _ = await house.submit(3)
     for call in ("coordination.recall", "coordination.remember"):
         with away(house.trace, call, Unavailable("away")):
-            assert (await house.read.job(CALLER, job_id)).settled.done == 0
+            assert (await _latest(house, job_id)).settled.done == 0
 
 
 @pytest.mark.parametrize("first_leaves", [False, True])
@@ -449,7 +455,7 @@ async def test_polls_at_the_same_time_share_one_read_of_counts(first_leaves: boo
     house.trace.forget()
     house.trace.before("coordination.recall", 1, answered.wait)
     async with asyncio.TaskGroup() as group:
-        polls = [group.create_task(house.read.job(CALLER, job_id)) for _ in range(9)]
+        polls = [group.create_task(_latest(house, job_id)) for _ in range(9)]
         await until(lambda: len(house.trace.of("metadata.get(Run)")) == 9)
         if first_leaves:  # the read that the others wait for fails
             polls.pop(0).cancel()
@@ -486,7 +492,7 @@ async def test_polls_do_not_wait_until_the_counts_are_in_the_cache() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(house.read.job(CALLER, job_id))
         await until(lambda: bool(house.trace.of("coordination.recall")))
-        second = group.create_task(house.read.job(CALLER, job_id))
+        second = group.create_task(_latest(house, job_id))
         await until(lambda: len(house.trace.of("metadata.get(Run)")) == 2)
         asked.set()
         assert (await second).settled.done == 0
@@ -512,10 +518,10 @@ async def test_a_poll_does_not_wait_for_a_read_that_began_before_what_its_caller
         await house.settle.settle([FinishedAttempt(task, assignment, A_PAGE)])
         [listed], _ = await house.read.runs(CALLER, job_id, limit=9, before=None)
         assert listed.settled.successful == 1
-        assert (await house.read.job(CALLER, job_id)).settled.successful == 1
+        assert (await _latest(house, job_id)).settled.successful == 1
         answered.set()
     # Nor has that read put its older counts in the place of the newer ones.
-    assert (await house.read.job(CALLER, job_id)).settled.successful == 1
+    assert (await _latest(house, job_id)).settled.successful == 1
 
 
 async def _results(

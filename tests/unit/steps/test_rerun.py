@@ -14,6 +14,7 @@ from conveyor.domain.counts import ZERO, Counts
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.ids import JobId, RunId, task_ids
 from conveyor.domain.job import JobStatus
+from conveyor.domain.params import REMOVED
 from conveyor.domain.rerun import copy_rows, expected, inherited
 from conveyor.domain.run import IngestStatus, Inheritance, RunStatus
 from conveyor.domain.selection import (
@@ -429,6 +430,7 @@ async def test_parameters_that_do_not_go_with_those_of_the_job_are_refused() -> 
     with pytest.raises(InvalidArgument, match=r"`zenrows_params\.mode` is refused"):
         await house.rerun(job_id, asked=RerunRequest(params={"mode": "auto"}))
     assert list(await house.tasks.runs_held(limit=9)) == [first]
+    await house.rerun(job_id, asked=RerunRequest(params={"mode": "auto", "js_render": REMOVED}))
 
 
 async def test_a_strangers_job_is_not_there() -> None:

@@ -553,6 +553,27 @@ async def test_a_long_list_of_a_slot_is_fired_by_hand_too() -> None:
     assert (await finish(house, job_id)).total == 2 * LARGE
 
 
+@pytest.mark.parametrize("count", [3, LARGE, None], ids=["small", "large", "file input"])
+async def test_changed_parameters_of_a_run_by_hand_reach_every_task_of_the_list_once(
+    count: int | None,
+) -> None:
+    house = a_house()
+    if count is None:
+        job_id = await schedule_list(house, await sent(house, urls(LARGE)))
+    else:
+        job_id = await schedule(house, count)
+    await house.rerun(job_id, asked=RerunRequest(params={"premium_proxy": "true"}))
+    assert await params_of(house, await finish(house, job_id)) == {'{"premium_proxy":"true"}'}
+    await fire(house)
+    assert await params_of(house, await finish(house, job_id)) == {None}
+
+
+async def params_of(house: House, run: Run) -> set[str | None]:
+    rows = (await house.tasks.page(run.id, limit=2 * LARGE, whole=True)).tasks
+    assert len(rows) == run.total > 0
+    return {row.spec.params for row in rows}
+
+
 async def test_a_rerun_of_some_statuses_needs_a_run() -> None:
     house = a_house()
     job_id = await schedule(house)

@@ -14,7 +14,7 @@ from conveyor.domain.counts import Spend
 from conveyor.domain.failure import AccountReason, FailureReason, Handling
 from conveyor.domain.ids import RunId
 from conveyor.domain.page_facts import PageFacts
-from conveyor.domain.params import dump
+from conveyor.domain.params import Params, dump
 from conveyor.domain.task import AccountBlocked, AttemptFailed, Interrupted, Task, Throttled
 from conveyor.ports.bodies import Spool
 from conveyor.ports.gateway import GatewayRefusal, Page, PageRequest
@@ -136,6 +136,20 @@ async def test_a_tasks_own_parameters_come_before_the_jobs() -> None:
     assert asked.params["wait"] == "10"
     assert isinstance(result, Fetched)
     assert result.format == "markdown"
+
+
+@pytest.mark.parametrize(
+    ("of_job", "own", "sent"),
+    [
+        ({"wait_for": ""}, {}, {}),
+        ({"wait_for": ""}, {"wait": "5"}, {"wait": "5"}),
+        ({"wait_for": "#main"}, {"wait_for": ""}, {}),
+    ],
+)
+async def test_empty_parameters_are_not_sent(of_job: Params, own: Params, sent: Params) -> None:
+    task = a_task(spec=a_task_spec(params=dump(own)))
+    _, asked = await _attempt(task=task, assignment=replace(ASSIGNMENT, params=of_job))
+    assert asked.params == sent
 
 
 async def test_a_post_is_sent_with_its_body() -> None:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from conveyor.domain.ids import ulid
 from conveyor.ports.clock import SLEW, Clock
 
-RANDOM_BITS = 80
 READINGS = 3
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

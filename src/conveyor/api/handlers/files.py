@@ -1,6 +1,6 @@
-"""The handlers of what tasks bring and need: lists of tasks to upload, results, and exports.
+"""The handlers of uploaded lists, results and exports.
 
-Signed links lead to three of them: an uploaded list, a result, and an export.
+Three of them serve signed links, without an API key.
 """
 
 import re
@@ -177,7 +177,9 @@ class FileHandlers:
     def _storage_link(self, job: Job, task: Task) -> str | None:
         if task.result is None:
             return None
-        content_type, name = _labels(task.id, task.result.format, task.result.content_type)
+        content_type, _ = _labels(task.id, task.result.format, task.result.content_type)
+        # Always with a name: browsers ignore the one of `<a download>` on links to other origins.
+        name = _file_name(task.id, task.result.format, task.result.content_type)
         return self.read.storage_link(
             job, task, life=self.links.life, content_type=content_type, filename=name
         )
@@ -198,7 +200,11 @@ def _labels(task_id: TaskId, format_: str, content_type: str | None) -> tuple[st
     label = content_type or CONTENT_TYPES.get(format_, media.UNLABELLED)
     if format_ in CONTENT_TYPES:
         return label, None
-    return label, f"{task_id}.{media.extension(format_, content_type)}"
+    return label, _file_name(task_id, format_, content_type)
+
+
+def _file_name(task_id: TaskId, format_: str, content_type: str | None) -> str:
+    return f"{task_id}.{media.extension(format_, content_type)}"
 
 
 async def _content(content: ResultContent) -> Response:

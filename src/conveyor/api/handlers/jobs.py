@@ -55,6 +55,7 @@ class JobHandlers:
     schedules: ManageSchedules
     read: Read
     progress: ProgressFeed
+    has_default_key: bool
 
     async def submit_job(self, request: Request) -> Response:
         call = await take_call(request, scraping_identity_of(request), self.limits.inline_bytes)
@@ -83,7 +84,8 @@ class JobHandlers:
 
     async def get_caller(self, request: Request) -> Response:
         known = identity_of(request)
-        return json_response(wire.WireIdentity(known.caller, list(map(str, known.scopes))))
+        scopes = list(map(str, known.scopes))
+        return json_response(wire.WireIdentity(known.caller, scopes, self.has_default_key))
 
     async def get_job(self, request: Request) -> Response:
         view = await self.read.job(*caller_and_job(request))

@@ -1,155 +1,104 @@
-"""The handlers of operators' commands: `conveyor doctor`, `dlq` and `keys` call them.
+"""The handlers of the routes for operators: all callers, live runs, dead letters, processes, engines.
 
-They are not part of the public API. A request must have the token that the service writes to its
-data folder, which only the owner of the process can read. Without it every path is a 404, so that
-strangers cannot tell that the routes exist.
+A request must have a key with the scope `operator`, which is checked before a handler runs. The
+interface of operators' commands, with the token of the data folder, is in `admin.py`.
 """
 
-import hmac
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import msgspec
 import structlog
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Mount, Route, Router
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
-from conveyor.api.handlers.common import NDJSON, Endpoint, check_ids, json_response
-from conveyor.api.intake import read_body
-from conveyor.domain.api_key import NewKey
-from conveyor.domain.audit import DoctorScope
-from conveyor.domain.ids import ApiKeyId, JobId, RunId
-from conveyor.domain.json_bodies import decode_body
-from conveyor.errors import ConveyorError, NotFound
-from conveyor.ports.control_queue import DeadLetters
-from conveyor.steps.api_keys import ApiKeyAdmin
-from conveyor.steps.doctor.doctor import Doctor
-from conveyor.steps.rotate_encryption import RotateEncryption
-
-PREFIX = "/operator"
-PAGE = 500
-LARGEST_BODY = 16 * 1024
+from conveyor.api import render
+from conveyor.api.auth import identity_of
+from conveyor.api.handlers.common import job_id, jobs_filter, json_response, limit, page
+from conveyor.domain import cursor
+from conveyor.domain.api_key import CALLER
+from conveyor.domain.ids import CallerId, JobId
+from conveyor.domain.json_bodies import field_error
+from conveyor.domain.run import PauseState, Run
+from conveyor.steps.lifecycle import Lifecycle
+from conveyor.steps.operators import Operators
+from conveyor.steps.read import Read
 
 log = structlog.get_logger()
 
 
-class RotationFailed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
-    """The last line of a rotation that could not continue."""
-
-    why: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorHandlers:
-    doctor: Doctor
-    control_queue: DeadLetters
-    api_keys: ApiKeyAdmin
-    rotate_encryption: RotateEncryption
-    token: str
+    operators: Operators
+    lifecycle: Lifecycle
+    read: Read
 
-    def mounted(self) -> Mount:
-        """Return the routes. The token is checked first, before even a wrong method is refused."""
-        inside = Router(
-            [
-                Route("/doctor", self.examine),
-                Route("/dlq", self.list_dead_letters),
-                Route("/dlq/{message}", _by_id(self.show_dead_letter, None), methods=["GET"]),
-                Route("/dlq/{message}", _by_id(self.drop_dead_letter, False), methods=["DELETE"]),
-                Route(
-                    "/dlq/{message}/redrive",
-                    _by_id(self.redrive_dead_letter, False),
-                    methods=["POST"],
-                ),
-                Route("/keys", self.list_keys, methods=["GET"]),
-                Route("/keys", self.create_key, methods=["POST"]),
-                Route("/keys/{key}", _by_id(self.revoke_key, None), methods=["DELETE"]),
-                Route("/encryption/rotate", self.rotate, methods=["POST"]),
-            ],
-            redirect_slashes=False,
+    async def list_callers(self, request: Request) -> Response:
+        after = cursor.after_caller(request.query_params.get("cursor"))
+        found = await self.operators.callers(limit=limit(request), after=after)
+        return json_response(render.callers_shown(*found))
+
+    async def list_jobs_of_caller(self, request: Request) -> Response:
+        caller = _caller(request.path_params["caller"])
+        found = await self.read.jobs(caller, **page(request), **jobs_filter(request))
+        return json_response(render.jobs_of_caller_shown(*found))
+
+    async def list_live_runs(self, request: Request) -> Response:
+        named = request.query_params.get("caller")
+        wanted = page(request)
+        found = await self.operators.live_runs(
+            limit=wanted["limit"],
+            after=wanted["before"] or "",
+            caller=None if named is None else _caller(named),
         )
-
-        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-            self._check_token(Request(scope).headers.get("authorization", ""))
-            await inside(scope, receive, send)
-
-        return Mount(PREFIX, guarded)
-
-    async def examine(self, request: Request) -> Response:
-        """Return findings as lines of JSON, with progress between them and a summary at the end."""
-        query = request.query_params
-        wanted = DoctorScope(
-            job_id=JobId(query["job"]) if "job" in query else None,
-            run_id=RunId(query["run"]) if "run" in query else None,
-            bodies=query.get("bodies") != "false",
-        )
-        return StreamingResponse(self._findings(wanted), media_type=NDJSON)
+        return json_response(render.live_runs_shown(*found))
 
     async def list_dead_letters(self, request: Request) -> Response:
-        after = request.query_params.get("after", "")
-        return json_response(await self.control_queue.dead_letters(limit=PAGE, after=after))
-
-    async def show_dead_letter(self, request: Request) -> Response:
-        return json_response(
-            await self.control_queue.find_dead_letter(request.path_params["message"])
+        wanted = page(request)
+        found = await self.operators.dead_letters(
+            limit=wanted["limit"], after=wanted["before"] or ""
         )
+        return json_response(render.dead_letters_shown(*found))
 
     async def redrive_dead_letter(self, request: Request) -> Response:
-        message_id: str = request.path_params["message"]
-        found = await self.control_queue.redrive(message_id)
-        if found:
-            log.info("control.redriven", message_id=message_id)
-        return json_response(found)
+        by = identity_of(request).api_key_id
+        await self.operators.redrive(request.path_params["message"], by)
+        return Response(status_code=202)
 
-    async def drop_dead_letter(self, request: Request) -> Response:
-        message_id: str = request.path_params["message"]
-        found = await self.control_queue.drop(message_id)
-        if found:
-            log.warning("control.dropped", message_id=message_id)
-        return json_response(found)
+    async def list_processes(self, _: Request) -> Response:
+        return json_response(render.processes_shown(await self.operators.processes()))
 
-    async def list_keys(self, request: Request) -> Response:
-        after = request.query_params.get("after", "")
-        return json_response(await self.api_keys.page(limit=PAGE, after=after))
+    async def check_engines(self, _: Request) -> Response:
+        return json_response(render.health_shown(await self.operators.check_health()))
 
-    async def create_key(self, request: Request) -> Response:
-        raw = await read_body(request, LARGEST_BODY)
-        return json_response(await self.api_keys.create(decode_body(raw, NewKey)))
+    async def stop_any_run(self, request: Request) -> Response:
+        return await self._act(request, "stop", self.lifecycle.stop)
 
-    async def revoke_key(self, request: Request) -> Response:
-        return json_response(await self.api_keys.revoke(ApiKeyId(request.path_params["key"])))
+    async def pause_any_run(self, request: Request) -> Response:
+        return await self._set_pause(request, "pause", PauseState.PAUSED)
 
-    async def rotate(self, request: Request) -> Response:
-        """Return progress as lines of JSON; the last line is the result."""
-        force = request.query_params.get("force") == "true"
-        return StreamingResponse(self._rotation(force=force), media_type=NDJSON)
+    async def resume_any_run(self, request: Request) -> Response:
+        return await self._set_pause(request, "resume", PauseState.ACTIVE)
 
-    async def _rotation(self, *, force: bool) -> AsyncIterator[bytes]:
-        try:
-            async for event in self.rotate_encryption.rotate(force=force):
-                yield msgspec.json.encode(event) + b"\n"
-        except ConveyorError as error:
-            # The status line is sent already, so the failure becomes the last line.
-            yield msgspec.json.encode(RotationFailed(str(error))) + b"\n"
+    async def _set_pause(self, request: Request, action: str, state: PauseState) -> Response:
+        async def act(caller: CallerId, job: JobId) -> Run:
+            return await self.lifecycle.set_pause(caller, job, state)
 
-    async def _findings(self, wanted: DoctorScope) -> AsyncIterator[bytes]:
-        async for event in self.doctor.examine(wanted):
-            yield msgspec.json.encode(event) + b"\n"
+        return await self._act(request, action, act)
 
-    def _check_token(self, given: str) -> None:
-        if not hmac.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
-            raise NotFound("No such path")
+    async def _act(
+        self, request: Request, action: str, act: Callable[[CallerId, JobId], Awaitable[Run]]
+    ) -> Response:
+        job, by = job_id(request), identity_of(request)
+        caller = await self.operators.caller_of(job)
+        run = await act(caller, job)
+        log.info(
+            "operator.acted", action=action, job_id=job, run_id=run.id, caller=caller, by=by.caller
+        )
+        view = await self.read.run(caller, job, run.id)
+        return json_response(render.run_view_shown(view))
 
 
-def _by_id(serve: Endpoint, unknown: object) -> Endpoint:
-    """A handler that engines need not answer where the path has a text that cannot be an id."""
-
-    async def by_id(request: Request) -> Response:
-        try:
-            check_ids(request)
-        except NotFound:
-            return json_response(unknown)
-        return await serve(request)
-
-    return by_id
+def _caller(text: str) -> CallerId:
+    if not CALLER.fullmatch(text):
+        raise field_error("caller", f"must be the name of a caller, got {text[:80]!r}")
+    return CallerId(text)

@@ -15,7 +15,7 @@ aside: no queue hides a message for so long. A change brings it back, and each r
 | invariant | kept by |
 |---|---|
 | a run leaves the map only when no claim and no task of it is under way | `_leave`, by `ActiveRun.is_served` |
-| runs with one gateway key share one `GatewayKeyState`; its `runs` is how many there are | `_join`, `_leave` |
+| runs with one gateway key share one `GatewayKeyState`; `limiter.runs` is how many there are | `_join`, `_leave` |
 | a `GatewayKeyState` is dropped once no run uses it and its cool-down is over | `_drop_unused_key_states` |
 """
 

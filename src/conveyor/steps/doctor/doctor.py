@@ -23,14 +23,17 @@ from conveyor.domain.audit import (
     Severity,
 )
 from conveyor.domain.batch import Batch
+from conveyor.domain.credentials import context
 from conveyor.domain.export import Export, ExportStatus, export_blob
 from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import LAST, JobId, RunId, stands_for_id, whole_id
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
+from conveyor.errors import Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import DeadLetter, DeadLetters
+from conveyor.ports.encryption import KeyRing
 from conveyor.ports.metadata import Metadata, key_of
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.doctor.audit import Audit
@@ -58,6 +61,7 @@ class Doctor:
     missed_steps: Callable[[], AsyncIterator[tuple[MissedStep, str]]]  # and when each is repaired
     environment: Callable[[], Awaitable[Environment]]
     gateway_responds: Callable[[], Awaitable[bool]] | None  # None without a service or a gateway
+    encryption: KeyRing | None  # None without a service: it has the keys
 
     async def examine(self, scope: DoctorScope) -> AsyncIterator[DoctorEvent]:
         """Yield findings and progress as they come, and a summary at the end."""
@@ -206,10 +210,31 @@ class Doctor:
         for finding in faults:
             yield finding
         for run in runs:
+            if run.is_live and _is_of(scope, job.id, run.id) and not await self._has_key(job):
+                yield _wrong(
+                    "key_unreadable",
+                    "the gateway key of its job cannot be decrypted: no task is started",
+                    job.id,
+                    run.id,
+                    advice="put the `encryption.key` back that the job was submitted under, and "
+                    "restart the service; if it is lost, stop the run and run the job again",
+                )
             if scope.run_id in {None, run.id} and run.status is not RunStatus.DELETED:
                 yield AuditProgress(job_id=job.id, run_id=run.id, total=run.total)
                 async for event in self.audit.run(job, run.id, scope.bodies):
                     yield event
+
+    async def _has_key(self, job: Job) -> bool:
+        """Whether the service can use the gateway key of a job, as far as is known."""
+        if self.encryption is None:
+            return True
+        try:
+            await self.encryption.decrypt(
+                job.encrypted_gateway_key, context=context(job.caller, job.id)
+            )
+        except Unavailable:
+            return False
+        return True
 
     async def _job_state(self, job: Job) -> tuple[Sequence[Run], Sequence[Finding]]:
         """A job's runs and the faults between them; read again while the job changes."""
@@ -225,7 +250,7 @@ class Doctor:
 
 
 class _Ambiguous(Exception):
-    """Several ids begin so."""
+    """Several ids begin with this text."""
 
 
 async def _full_id(text: AnyId, ids: AsyncIterator[AnyId]) -> AnyId:

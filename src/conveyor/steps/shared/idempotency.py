@@ -12,6 +12,8 @@ from conveyor.errors import CallerFault, IdempotencyKeyConflict
 from conveyor.ports.clock import Clock
 from conveyor.ports.metadata import Metadata
 
+UNDER_WAY = "The first call with this Idempotency-Key is under way: repeat this one later"
+
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A request that may be repeated."""
@@ -64,9 +66,7 @@ class Idempotency:
             return
         key = (call.caller, call.idempotency_key)
         if key in self.under_way:
-            raise IdempotencyKeyConflict(
-                "The first call with this Idempotency-Key is under way: repeat this one later"
-            )
+            raise IdempotencyKeyConflict(UNDER_WAY)
         self.under_way.add(key)
         try:
             yield
@@ -102,7 +102,5 @@ class Idempotency:
         """Return the response of the call that claimed the key during this one."""
         known = await self.find(call)
         if known is None:
-            raise IdempotencyKeyConflict(
-                "The first call with this Idempotency-Key is under way: repeat this one later"
-            )
+            raise IdempotencyKeyConflict(UNDER_WAY)
         return known

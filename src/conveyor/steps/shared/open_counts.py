@@ -20,7 +20,7 @@ MOST_KNOWN = 10_000  # runs
 
 
 async def find_no_open_counts(_runs: Sequence[Run]) -> Mapping[RunId, OpenCounts]:
-    """Return no figures, where nobody sees them."""
+    """Return no figures: for steps that show none."""
     return {}
 
 

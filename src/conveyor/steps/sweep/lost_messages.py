@@ -94,18 +94,9 @@ class LostMessages:
         if run.is_paused or not open_tasks(run, counts):
             self.standing.pop(run.id, None)
             return None
-        now = self.clock.monotonic()
-        standing = self.standing.get(run.id)
-        if standing is None:
-            standing = self.standing[run.id] = Standing(counts, now, self.still)
-        elif standing.counts != counts:
-            standing.counts, standing.since = counts, now
-            if counts.done >= standing.enough:
-                standing.wait = self.still
+        standing = self._standing(run.id, counts)
+        is_still = await self._is_still(run.id, standing)
         is_gone = run.id not in self.opened
-        is_still = now - standing.since >= standing.wait.total_seconds()
-        is_still = is_still and not await self._is_in_progress(run.id)
-        is_still = is_still or standing.after >= 0  # the rest of a large run
         if not is_still and not is_gone and patient:
             return None
         missed = MissedStep(
@@ -123,6 +114,25 @@ class LostMessages:
             at_first_sight=is_still or (is_gone and is_old),
             is_precaution=not (is_still or is_gone),
         )
+
+    def _standing(self, run_id: RunId, counts: Counts) -> Standing:
+        """What is known of a run; its wait starts over if its counts have changed."""
+        now = self.clock.monotonic()
+        standing = self.standing.get(run_id)
+        if standing is None:
+            standing = self.standing[run_id] = Standing(counts, now, self.still)
+        elif standing.counts != counts:
+            standing.counts, standing.since = counts, now
+            if counts.done >= standing.enough:
+                standing.wait = self.still
+        return standing
+
+    async def _is_still(self, run_id: RunId, standing: Standing) -> bool:
+        """Whether a run has waited long enough, or has rows left to enqueue as it is large."""
+        if standing.after >= 0:
+            return True
+        waited = self.clock.monotonic() - standing.since
+        return waited >= standing.wait.total_seconds() and not await self._is_in_progress(run_id)
 
     async def _is_in_progress(self, run_id: RunId) -> bool:
         """Whether a worker holds a task of the run."""

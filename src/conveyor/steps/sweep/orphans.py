@@ -45,6 +45,13 @@ KEY_PARTS = {  # of an object of ours, by the prefix of its key
     "exports/": 4,
     "reports/": 4,
 }
+ACTIONS = {  # of the sweeper, by the same prefix
+    "lists/": "orphan_list",
+    "pins/": "orphan_source_list",
+    "inputs/": "orphan_input",
+    "exports/": "orphan_export",
+    "reports/": "orphan_report",
+}
 BY_AGE_ALONE = {"lists/", "pins/"}  # removed at first sight
 
 IsWanted = Callable[[Sequence[str], str], Awaitable[bool]]
@@ -267,7 +274,7 @@ class Orphans:
         dated = name if is_ulid(name) else parts[-2]
         if not self._is_old(dated, patient=patient) or await is_wanted(parts, key):
             return None
-        found = _orphan_blob(f"orphan_{prefix[:-2]}", key)
+        found = _orphan_blob(ACTIONS[prefix], key)
         return Repair(found, partial(self._delete, key), at_first_sight=prefix in BY_AGE_ALONE)
 
     async def _delete(self, key: str) -> int:

@@ -53,7 +53,7 @@ LONGEST_WAIT = 16  # rounds, until a run that stands still is looked at again
 PROCESSING = frozenset({TaskStatus.PROCESSING})
 CUT_SHORT = frozenset({RunStatus.STOPPED, RunStatus.FAILED})  # may end with tasks in hand
 ENDED_RUNS = "ended runs"  # the name of a cursor
-FIRST_SIGHT = {"lapsed_lease", "orphan_list", "orphan_pin"}  # repaired at first sight
+NEXT_ROUND = "in its next round"
 
 log = structlog.get_logger()
 
@@ -109,8 +109,8 @@ class Sweeper:
         if names:
             self._repaired("orphan_body", await self.bodies.discard(names))
 
-    async def findings(self, *, patient: bool) -> AsyncIterator[MissedStep]:
-        """List what rounds would repair, and repair nothing.
+    async def findings(self, *, patient: bool) -> AsyncIterator[tuple[MissedStep, str]]:
+        """List what rounds would repair, each with when that is, and repair nothing.
 
         A patient sweeper repairs what it finds in two passes; here one pass is enough.
         """
@@ -118,13 +118,13 @@ class Sweeper:
         async for run in every(self.metadata, Run):
             if run.status is not RunStatus.DELETED:
                 async for task in self._lapsed(run, overdue):
-                    yield _lapsed_lease(task, run.job_id)
+                    yield _lapsed_lease(task, run.job_id), NEXT_ROUND
         for check in self.checks:
             entries = rows(partial(_read, check), start="", key=lambda entry: entry[0])
             async for position, judge in entries:
                 action = await self._judged(judge, position, patient=patient)
                 if isinstance(action, Repair) and not action.is_precaution:
-                    yield action.step
+                    yield action.step, self._when(action)
 
     async def _lapsed(self, run: Run, overdue: timedelta) -> AsyncIterator[Task]:
         """Yield the tasks of a run that `Work.release_lapsed` would release."""
@@ -138,11 +138,11 @@ class Sweeper:
                 return
             after = page.cursor
 
-    def when(self, missed: MissedStep) -> str:
-        """When a missed step is repaired, in words."""
-        is_suspect = any(missed.key in cursor.suspects for cursor in self.cursors.values())
-        if is_suspect or missed.action in FIRST_SIGHT:
-            return "in its next round"
+    def _when(self, repair: Repair) -> str:
+        """When a patient sweeper makes a repair, in words."""
+        key = repair.step.key
+        if repair.at_first_sight or any(key in one.suspects for one in self.cursors.values()):
+            return NEXT_ROUND
         return "in the round after the next, if nothing has changed"
 
     async def _resume(self, permit: SweeperPermit) -> None:
@@ -181,6 +181,7 @@ class Sweeper:
 
         A live run that moves has dispatchers, which take its lapsed leases over. Some engines read
         all rows of a run for that, so a run that stands still is looked at less often each time.
+        Paused runs are skipped: their leases are released once they are resumed or have ended.
         """
         left = CHUNK
         async for run_id in self._maybe_held():

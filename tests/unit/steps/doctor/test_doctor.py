@@ -1,21 +1,22 @@
 """The doctor sees each lost step before the sweeper repairs it, and cries wolf at nothing."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import cast
 
 import msgspec
 import pytest
 from msgspec import structs
 
+from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.domain.audit import (
     AuditProgress,
     AuditSummary,
     DoctorScope,
     Environment,
     Finding,
-    MissedStep,
     Severity,
 )
 from conveyor.domain.counts import Counts
@@ -62,10 +63,6 @@ Setting = Callable[[House], Awaitable[None]]
 def a_doctor(
     house: House, *, free: int = LEAST_ROOM, patient: bool = True, responds: bool = True
 ) -> Doctor:
-    async def missed_steps() -> AsyncIterator[tuple[MissedStep, str]]:
-        async for one in house.sweep.findings(patient=patient):
-            yield one, house.sweep.when(one)
-
     async def environment() -> Environment:
         return Environment(
             version="1", running=True, folder="data", free=free, size=free, settings={}
@@ -87,9 +84,10 @@ def a_doctor(
         blobs=house.blobs,
         clock=house.clock,
         audit=audit,
-        missed_steps=missed_steps,
+        missed_steps=partial(house.sweep.findings, patient=patient),
         environment=environment,
         gateway_responds=gateway_responds,
+        encryption=house.encryption,
     )
 
 
@@ -201,7 +199,7 @@ LOST: dict[str, Setting] = {
     "unfinished_ingest": lose_ingest_message,
     "unfinished_purge": lose_purge_message,
     "orphan_rows": die_before_commit,
-    "orphan_pin": leave_list,
+    "orphan_source_list": leave_list,
     "orphan_body": leave_bodies,
     "unfinished_export": lose_export_message,
     "held_input": hold_list,
@@ -317,6 +315,22 @@ async def test_a_gateway_that_does_not_respond_is_wrong() -> None:
     assert [one async for one in untried.examine(DoctorScope())][1:] == [AuditSummary()]
 
 
+async def test_a_live_run_whose_gateway_key_cannot_be_decrypted_is_wrong() -> None:
+    house = a_house()
+    _, ended = await house.submit(1)
+    await house.drain(ended, _page)
+    job_id, run_id = await house.submit(1)
+    restored = replace(a_doctor(house), encryption=AesKeyRing(bytes([1] * 32)))
+
+    found = [one async for one in restored.examine(DoctorScope()) if isinstance(one, Finding)]
+
+    assert [(one.severity, one.code) for one in found] == [(Severity.WRONG, "key_unreadable")]
+    assert (found[0].job_id, found[0].run_id) == (job_id, run_id)
+    assert "encryption.key" in found[0].advice
+    at_rest = replace(restored, encryption=None)
+    assert not [one async for one in at_rest.examine(DoctorScope()) if isinstance(one, Finding)]
+
+
 async def test_a_job_and_a_run_are_found_by_what_stands_for_them() -> None:
     house = a_house()
     oldest = await house.submit(1)
@@ -358,7 +372,7 @@ async def test_a_body_past_its_retention_may_be_gone_but_not_be_another() -> Non
     job = await house.job(job_id)
     first, second, *_ = await house.rows(run_id)
     await house.bodies.discard([body_name(job, first)])
-    await house.bodies.put_many([Body(body_name(job, second), b"pagf")])
+    _damage(house, second, b"pagf")
     house.clock.advance(timedelta(days=job.result_ttl_days))
 
     [found] = await examined(house)
@@ -367,12 +381,17 @@ async def test_a_body_past_its_retention_may_be_gone_but_not_be_another() -> Non
 
 
 async def test_a_body_of_the_wrong_length_is_told() -> None:
-    house, job_id, run_id = await _drained()
+    house, _, run_id = await _drained()
     [task] = (await house.rows(run_id))[:1]
-    await house.bodies.put_many([Body(body_name(await house.job(job_id), task), b"pag")])
+    _damage(house, task, b"pag")
     [found] = await examined(house)
     assert found.code == "body_damaged"
     assert "3 bytes" in found.what
+
+
+def _damage(house: House, task: Task, content: bytes) -> None:
+    assert task.result
+    cast("MemoryBodies", house.bodies).damage(task.result.locator, content)
 
 
 async def test_a_body_that_cannot_be_read_is_told_and_the_rest_is_looked_at() -> None:

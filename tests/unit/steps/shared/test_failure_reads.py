@@ -55,7 +55,7 @@ async def test_all_who_ask_within_a_second_share_one_reading() -> None:
     house.clock.advance(SHARED_FOR + timedelta(milliseconds=1))
     assert (await reader.find(run, LIMIT))[0][0].count == 2
     assert tasks.reads == 2
-    assert len(reader.shared.readings) == 1
+    assert len(reader.shared.kept) == 1
 
 
 async def test_the_last_failures_of_a_run_are_seen_as_soon_as_it_has_ended() -> None:
@@ -110,7 +110,7 @@ async def test_few_readings_are_kept() -> None:
     reader = _reader(house, house.tasks)
     for limit in range(2 * MOST_SHARED):
         await reader.find(run, limit)
-    assert len(reader.shared.readings) <= MOST_SHARED + 1
+    assert len(reader.shared.kept) <= MOST_SHARED + 1
 
 
 class _Counted:

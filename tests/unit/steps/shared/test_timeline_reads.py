@@ -129,7 +129,7 @@ async def test_few_timelines_are_kept() -> None:
     reader = _reader(rows)
     for number in range(2 * MOST_KEPT):
         await reader.find(msgspec.structs.replace(rows.run, id=RunId(str(number))))
-    assert len(reader.shared.readings) <= MOST_KEPT + 1
+    assert len(reader.shared.kept) <= MOST_KEPT + 1
 
 
 def _reader(rows: "_Rows") -> TimelineReader:

@@ -190,6 +190,9 @@ async def test_a_queue_that_is_gone_is_opened_again_at_once_unless_its_run_is_ne
     await scene.submit(3, created_at=scene.clock.now() - age)
     await scene.queues.close(RUN)
 
+    [(missed, when)] = [one async for one in scene.sweeper.findings(patient=True)]
+    assert missed.action == "lost_message"
+    assert when.startswith("in its next round" if rounds == 1 else "in the round after the next")
     await scene.rounds(rounds - 1)
     assert scene.queues.waiting(RUN) == 0
     await scene.rounds(1)

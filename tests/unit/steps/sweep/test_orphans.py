@@ -362,7 +362,7 @@ async def test_an_object_that_nothing_refers_to_goes_in_the_second_sweep_when_ol
         "orphan_input": upload_key(file_input, house.ids.new()),
         "orphan_export": f"{exports_of(job_id, run_id)}{house.ids.new()}.1.zip",
         "orphan_report": f"reports/{gone[0]}/{gone[1]}/0.ndjson",
-        "orphan_pin": source_list_key(gone[0]),
+        "orphan_source_list": source_list_key(gone[0]),
         "orphan_list": f"lists/{gone[0]}/{gone[1]}/0.ndjson",
     }
     not_ours = ["exports/.keep", "inputs/readme.txt", "lists/a/b/c", "reports/a/b/c/d"]

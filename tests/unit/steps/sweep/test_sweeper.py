@@ -254,7 +254,7 @@ async def test_a_list_of_a_submission_that_never_came_to_be_is_cleared_when_old(
     await house.sweep.step()
     await house.sweep.step()
     assert await house.lists() == []
-    assert house.swept == {"orphan_pin": 1}
+    assert house.swept == {"orphan_source_list": 1}
 
 
 async def test_a_list_being_added_to_an_old_run_is_judged_by_its_own_age() -> None:
@@ -328,7 +328,7 @@ async def test_at_start_everything_is_repaired_at_once() -> None:
         "missed_completion": 1,
         "unfinished_ingest": 1,
         "orphan_rows": 1,
-        "orphan_pin": 1,
+        "orphan_source_list": 1,
     }
     await house.handle_messages()
     assert len(await house.rows(unsent)) == 20
@@ -383,7 +383,7 @@ async def test_however_small_its_page_a_sweep_reaches_everything(
         "missed_completion": 5,
         "unfinished_ingest": 5,
         "orphan_rows": 5,
-        "orphan_pin": 5,
+        "orphan_source_list": 5,
     }
     assert len(await house.tasks.runs_held(limit=99)) == 10
     assert len(await house.lists()) == 5

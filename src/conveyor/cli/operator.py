@@ -13,7 +13,15 @@ from conveyor import wire
 from conveyor.cli import output
 from conveyor.cli.connect import Endpoint, Json, full_id, with_service
 from conveyor.cli.hints import Advised
-from conveyor.cli.jobs import JOB_HEADS, Listed, job_row, list_rows
+from conveyor.cli.jobs import (
+    JOB_HEADS,
+    JobName,
+    JobStatus,
+    JobType,
+    Listed,
+    job_row,
+    list_rows,
+)
 from conveyor.client import ApiError, Conveyor, Job
 from conveyor.client.transport import decoded
 from conveyor.domain.ids import stands_for_id, whole_id
@@ -98,14 +106,17 @@ def jobs(
     service: Endpoint,
     caller: Annotated[str, typer.Argument(metavar="CALLER", help="The name of the caller.")],
     *,
-    status: Annotated[str | None, typer.Option(help="open, closed or deleted.")] = None,
+    status: JobStatus = None,
+    type_: JobType = None,
+    name: JobName = None,
     limit: Listed = 20,
     as_json: Json = False,
 ) -> None:
     """List the jobs of a caller, the newest first."""
     path = ("operator", "callers", caller, "jobs")
+    filters = {"status": status, "type": type_, "name": name}
     with _client(service) as client:
-        found = list_rows(client, "jobs", *path, limit=limit, status=status)
+        found = list_rows(client, "jobs", *path, limit=limit, **filters)
     if as_json:
         output.json_line(msgspec.json.encode(found))
         return
@@ -125,7 +136,7 @@ def dead_letters(service: Endpoint, *, limit: Listed = 20, as_json: Json = False
     letters = [decoded(raw, wire.WireDeadLetter) for raw in found["dead_letters"]]
     rows = [
         (
-            *(one.message_id, one.kind, " ".join(f"{k}={v}" for k, v in one.payload.items())),
+            *(one.message_id, one.kind, output.in_pairs(one.payload)),
             *(output.seconds_of(one.dead_lettered_at), one.reason),
         )
         for one in letters

@@ -1,6 +1,6 @@
 """Operators' commands: `conveyor backup`, `conveyor doctor` and `conveyor dlq`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,8 +96,8 @@ def backup(
     if as_json:
         output.json_line(msgspec.json.encode(made))
         return
-    told = msgspec.structs.asdict(made) | {"not_copied": ", ".join(made.not_copied) or "nothing"}
-    output.facts(list(told.items()))
+    shown = msgspec.structs.asdict(made) | {"not_copied": ", ".join(made.not_copied) or "nothing"}
+    output.facts(list(shown.items()))
 
 
 @dlq.command("list")
@@ -110,7 +110,8 @@ def list_(admin: "Admin", *, as_json: Json = False) -> None:
             output.json_line(msgspec.json.encode(message))
         return
     rows = [
-        (one.id, one.kind, _payload(one.payload), one.dead_lettered_at, one.reason) for one in dead
+        (one.id, one.kind, output.in_pairs(one.payload), one.dead_lettered_at, one.reason)
+        for one in dead
     ]
     output.table(("id", "kind", "payload", "dead since", "reason"), rows)
 
@@ -187,7 +188,3 @@ def _each(ids: list[str], act: Callable[[str], bool], done: str, *, as_json: boo
 def _unknown(ids: list[str]) -> RefusedToStart:
     named = ", ".join(map(output.plain, ids))
     return RefusedToStart(f"no such dead letter: {named}; `conveyor dlq list` lists them")
-
-
-def _payload(payload: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in payload.items())
