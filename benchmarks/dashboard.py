@@ -3,8 +3,9 @@
 Part one: pages of a job of a million rows in a real browser that has nothing cached, while the job
 runs and after it was stopped. A page can be used when its buttons are drawn and the browser is idle.
 Part two: 200 dashboards that follow a live job. Their requests are those that a real page was seen
-to send: its stream of events, and what it asks for again and again. Rounds without dashboards, with
-200 on the overview and with 200 on the failures take turns.
+to send in 31 s: its stream of events, and what it asks for again and again. Rounds without
+dashboards, with 200 on the list of jobs, with 200 on the overview and with 200 on the failures take
+turns.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from conveyor.steps.shared.timeline_reads import SHARED_FOR
 ROWS = int(os.environ.get("BENCH_ROWS", "1000000"))
 ROUNDS = 5
 DASHBOARDS = 200
-SEEN_FOR = 10.5  # seconds in which a page is watched; it repeats its requests every 5
+SEEN_FOR = 31.0  # seconds in which a page is watched; it repeats its requests every 5 or 15
 SECONDS = 15.0  # of a round
 SCRAPED = 5_000  # tasks done before the pages are opened
 KEY = "benchmark"
@@ -45,7 +46,13 @@ PAGES = {
     "rows": ("/rows", "table.rows tbody button"),
     "rows that failed": ("/rows?status=failed", "table.rows tbody button"),
 }
-FOLLOWED = ("overview", "failures")  # the pages of a live job that stay open
+# Pages that stay open while a job is live: the list of jobs, and two pages of the job.
+FOLLOWED = {
+    "the list": ("", "table.jobs"),
+    **{
+        page: (f"jobs/{{job}}{PAGES[page][0]}", PAGES[page][1]) for page in ("overview", "failures")
+    },
+}
 USABLE = """wanted => new Promise(resolve => {
     const look = () => document.querySelector(wanted)
         ? requestAnimationFrame(() => setTimeout(() => resolve(performance.now())))
@@ -178,21 +185,22 @@ def _slow_job(api: httpx.Client) -> str:
 
 
 def _watch(browser: Browser, program: Program, job_id: str, page: str) -> list[Poll]:
-    """What a page of a live job asks for while it is open."""
+    """What a page asks for while it is open and a job is live."""
     root = program.url.removesuffix("/v1")
-    path, wanted = PAGES[page]
+    path, wanted = FOLLOWED[page]
     with visiting(browser, root, KEY) as visitor:
         sent: list[Request] = []
         # Playwright marks its handlers, which a built-in method does not allow.
         visitor.page.on("request", lambda request: sent.append(request))  # noqa: PLW0108
-        visitor.open(f"jobs/{job_id}{path}", wanted)
+        visitor.open(path.format(job=job_id), wanted)
         visitor.page.wait_for_timeout(1_000)
-        [stream] = [one for one in sent if one.url.endswith("/events")]
+        streams = [Poll(_head(one), 0) for one in sent if one.url.endswith("/events")]
+        assert len(streams) == path.startswith("jobs/")
         opened = len(sent)
         visitor.page.wait_for_timeout(SEEN_FOR * 1_000)
         heads = [_head(one) for one in sent[opened:]]
         assert not [one for one in sent[opened:] if one.url.endswith("/events")]
-        return [Poll(_head(stream), 0), *(Poll(one, heads.count(one)) for one in set(heads))]
+        return [*streams, *(Poll(one, heads.count(one)) for one in set(heads))]
 
 
 def _head(request: Request) -> bytes:
@@ -247,23 +255,29 @@ async def _ask(program: Program, poll: Poll, phase: float, opened: asyncio.Semap
     address = urlsplit(program.url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     try:
-        opened.release()
+        writer.write(poll.head)  # at once: the service closes a connection that sends nothing
         if not poll.times:
-            writer.write(poll.head)
+            opened.release()
             while await reader.read(65_536):
                 pass
             raise RuntimeError("the stream has ended: the job is too short")
+        await _answer(reader)
+        opened.release()
         every = SEEN_FOR / poll.times
         await asyncio.sleep(phase * every)
         while True:
             writer.write(poll.head)
-            head = await reader.readuntil(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200"), head
-            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            await reader.readexactly(length)
+            await _answer(reader)
             await asyncio.sleep(every)
     finally:
         writer.transport.abort()
+
+
+async def _answer(reader: asyncio.StreamReader) -> None:
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), head
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    await reader.readexactly(length)
 
 
 def _run(api: httpx.Client, job_id: str) -> dict[str, Any]:

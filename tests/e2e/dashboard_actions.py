@@ -217,7 +217,7 @@ def use_webhook(visitor: Visitor, api: httpx.Client, receiver: Receiver, job_id:
     page.get_by_label("URL").fill(receiver.url(path))
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text(receiver.url(path))).to_be_visible()
-    page.get_by_role("button", name="Send test event").click()
+    visitor.confirm("Send test event", "Send")
     expect(page.get_by_text("accepted the test event")).to_be_visible()
     assert len(receiver.told_of(path)) == 1
 

@@ -57,6 +57,16 @@ expect.set_options(timeout=PATIENCE)
 GONE = "https://permanent.example"
 PLOTTED = re.compile("at most [1-9]")
 SLOW = "https://slow.example/?ms=60000"
+# Notes how long the page pauses, and makes these pauses short.
+SHORT_PAUSES = """
+window.pauses = [];
+const later = window.setTimeout;
+window.setTimeout = (run, after, ...rest) => {
+  if (!(after >= 5000)) return later(run, after, ...rest);
+  window.pauses.push(after);
+  return later(run, 50, ...rest);
+};
+"""
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +103,9 @@ def api(running: Program, key: str) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def visitor(browser: Browser, root: str, key: str) -> Iterator[Visitor]:
-    with visiting(browser, root, key) as visitor:
-        yield visitor
-        assert visitor.complaints == []
+def visitor(visitor: Visitor) -> Iterator[Visitor]:
+    yield visitor
+    assert visitor.complaints == []
 
 
 # What everyone does: run by `make test`.
@@ -161,6 +170,18 @@ def test_the_plot_has_what_ended_before_the_page_was_opened(
     expect(time).not_to_have_text(before)  # the events follow the timeline
     api.post(f"/jobs/{live}/stop").raise_for_status()
     expect(heading(page)).to_contain_text("Stopped")
+
+
+def test_tasks_in_flight_beyond_the_limit_of_the_job_are_explained(
+    visitor: Visitor, api: httpx.Client
+) -> None:
+    job_id = submit(api, SLOW, max_inflight=1)
+    run = latest_run(api, job_id)
+    run["stats"] |= {"in_flight": 3, "waiting_for_retry": 0}
+    visitor.page.route("**/runs/*", lambda route: route.fulfill(json=run))
+    visitor.page.route("**/events", lambda route: route.fulfill(status=204))
+    page = visitor.open(f"jobs/{job_id}", ".funnel")
+    expect(page.locator(".funnel")).to_contain_text("In flight3incl. tasks claimed ahead")
 
 
 # Hostile texts, and other callers.
@@ -361,6 +382,19 @@ def test_an_export_is_made_and_downloaded(visitor: Visitor, api: httpx.Client) -
 
 
 @pytest.mark.long
+def test_a_run_whose_tasks_the_gateway_puts_off_says_that_it_waits(
+    visitor: Visitor, api: httpx.Client
+) -> None:
+    job_id = submit(api, "https://banned.example/")
+    page = visitor.open(f"jobs/{job_id}", ".funnel")
+    expect(page.get_by_text("No task is in flight")).to_be_visible(timeout=120_000)
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    expect(page.get_by_text("Stopped").first).to_be_visible()
+    expect(page.get_by_text("No task is in flight")).to_have_count(0)
+
+
+@pytest.mark.long
 def test_a_schedule_is_set_edited_paused_resumed_and_run_by_hand(
     visitor: Visitor, api: httpx.Client
 ) -> None:
@@ -419,9 +453,53 @@ def test_a_search_without_matches_stops_and_offers_to_go_on(visitor: Visitor) ->
     page.get_by_label("Search jobs").fill("nowhere")
     older = page.get_by_role("button", name="Search older jobs")
     expect(older).to_be_enabled()
-    assert len(set(asked)) == 2  # the page may have been drawn twice
+    assert len(asked) == 2
     with page.expect_response("**/v1/jobs?*name=*"):
         older.click()
+
+
+@pytest.mark.parametrize(("reads", "pause"), [(4, 20_000), (8, 30_000)])
+def test_a_filter_that_reads_many_pages_is_repeated_as_much_later(
+    visitor: Visitor, api: httpx.Client, reads: int, pause: int
+) -> None:
+    submit(api, SLOW)
+    [live] = api.get("/jobs").json()["jobs"]
+    asked = list[str]()
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.url)
+        jobs = [live] if len(asked) % reads == 1 else []
+        cursor = None if len(asked) % reads == 0 else "01M7GNPVD0697FEM6F7VYWRK5F"
+        route.fulfill(json={"jobs": jobs, "next_cursor": cursor})
+
+    page = visitor.page
+    page.add_init_script(SHORT_PAUSES)
+    page.route("**/v1/jobs?*", answer)
+    visitor.open("?show=live", "table.jobs")
+    until(lambda: page.evaluate("window.pauses.length > 1"))
+    assert set(page.evaluate("window.pauses")) == {pause}
+
+
+def test_older_jobs_that_arrive_after_the_filter_was_changed_are_not_added(
+    visitor: Visitor, api: httpx.Client
+) -> None:
+    submit(api, f"{OK}/")
+    [job] = api.get("/jobs").json()["jobs"]
+    cursor = "01M7GNPVD0697FEM6F7VYWRK5F"
+    held = list[Route]()
+    page = visitor.page
+    page.route("**/v1/jobs?*", lambda one: one.fulfill(json={"jobs": [job], "next_cursor": cursor}))
+    page.route("**/v1/jobs?*cursor=*", lambda route: held.append(route))  # noqa: PLW0108
+    visitor.open("", "table.jobs")
+    for show in ("All", "Open"):
+        page.get_by_role("link", name=show, exact=True).click()
+        with page.expect_request("**/v1/jobs?*cursor=*"):
+            page.get_by_role("button", name="Show older jobs").click()
+    for route, show in zip(held, ("all", "open"), strict=True):
+        older = {**job, "job_id": f"0 {show}", "name": f"Older of {show}"}
+        route.fulfill(json={"jobs": [older], "next_cursor": None})
+    expect(page.get_by_role("link", name="Older of open")).to_be_visible()
+    expect(page.locator("tbody tr")).to_have_count(2)
 
 
 @pytest.mark.long
@@ -444,12 +522,17 @@ def test_jobs_are_searched_filtered_and_paged(visitor: Visitor, api: httpx.Clien
 def test_the_keyboard_is_enough(visitor: Visitor, api: httpx.Client) -> None:
     job_id = submit(api, SLOW)
     page = visitor.open(f"jobs/{job_id}", ".funnel")
-    page.get_by_role("button", name="Pause").focus()
+    pause, dialog = page.get_by_role("button", name="Pause"), page.locator("dialog")
+    pause.focus()
     page.keyboard.press("Enter")
-    dialog = page.get_by_role("dialog")
     expect(dialog).to_be_visible()
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
+    expect(pause).to_be_focused()
+    page.keyboard.press("Enter")
+    dialog.get_by_role("button", name="Cancel").focus()
+    page.keyboard.press("Enter")
+    expect(pause).to_be_focused()
     page.keyboard.press("Enter")
     dialog.get_by_role("button", name="Pause").focus()
     page.keyboard.press("Space")

@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
-import httpx
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Locator, expect
 
 from tests.e2e.conftest import FAST_RETRIES, SHORT_GRACE, client_of
 from tests.e2e.dashboard_actions import submit
 from tests.e2e.polling import ended
-from tests.harness.dashboard import PATIENCE, Visitor, visiting
+from tests.harness.dashboard import PATIENCE, Visitor
 from tests.harness.programs import Program, service
 
 pytestmark = pytest.mark.browser
@@ -34,6 +33,7 @@ PAGES = {
     "vector": ("image/svg+xml", SCRIPT),
     "mislabelled": ("text/html", DOT),
     "archive": ("application/zip", b"PK\x03\x04" + bytes(range(256))),
+    "nested": ("text/html", b"<div>" * 200_000),
     "imitation": ("application/octet-stream; note=text/html", SCRIPT),
 }
 
@@ -86,12 +86,10 @@ def job_id(running: Program, site: str) -> str:
 
 
 @pytest.fixture
-def visitor(browser: Browser, running: Program, api: httpx.Client) -> Iterator[Visitor]:
-    key = api.headers["X-API-Key"]
-    with visiting(browser, running.url.removesuffix("/v1"), key) as visitor:
-        yield visitor
-        assert visitor.complaints == []
-        assert visitor.left == []
+def visitor(visitor: Visitor) -> Iterator[Visitor]:
+    yield visitor
+    assert visitor.complaints == []
+    assert visitor.left == []
 
 
 def opened(visitor: Visitor, job_id: str, name: str) -> Locator:
@@ -131,3 +129,12 @@ def test_a_binary_body_is_offered_for_download_alone(visitor: Visitor, job_id: s
         expect(panel.get_by_role("link", name="Download")).to_be_visible()
         expect(panel.locator("pre, iframe, img")).to_have_count(0)
         visitor.page.keyboard.press("Escape")
+
+
+def test_a_page_that_takes_long_to_parse_is_shown_as_its_source(
+    visitor: Visitor, job_id: str
+) -> None:
+    panel = opened(visitor, job_id, "nested")
+    expect(panel.locator("pre")).to_contain_text("<div><div>")
+    expect(panel).to_contain_text("shown as its source")
+    expect(panel.locator("iframe")).to_have_count(0)

@@ -1,16 +1,17 @@
 """The forms of the dashboard, filled in as people do: lists of spreadsheets, retries, schedules."""
 
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from tests.e2e.conftest import SHORT_GRACE
 from tests.e2e.dashboard_actions import OK, heading, submit
 from tests.e2e.polling import ended, until
 from tests.harness.dashboard import PATIENCE, Visitor, visiting
-from tests.harness.programs import Program
+from tests.harness.programs import Program, service
 
 pytestmark = pytest.mark.browser
 
@@ -21,13 +22,6 @@ DROP = """(target, [name, text]) => {
   dataTransfer.items.add(new File([text], name));
   target.dispatchEvent(new DragEvent("drop", {bubbles: true, cancelable: true, dataTransfer}));
 }"""
-
-
-@pytest.fixture
-def visitor(browser: Browser, running: Program, api: httpx.Client) -> Iterator[Visitor]:
-    key = api.headers["X-API-Key"]
-    with visiting(browser, running.url.removesuffix("/v1"), key) as visitor:
-        yield visitor
 
 
 def choose(page: Page, name: str, content: bytes) -> None:
@@ -115,6 +109,22 @@ def test_the_delimiter_of_a_dropped_list_is_detected(
     assert visitor.complaints == []
 
 
+def test_a_list_is_uploaded_from_a_page_at_another_name_than_the_public_one(
+    browser: Browser, gateway: Program, tmp_path: Path
+) -> None:
+    named = {"CONVEYOR_PUBLIC_URL": "https://conveyor.example.com/behind"}
+    environ = SHORT_GRACE | named | {"CONVEYOR_API_KEYS": "a-key"}
+    with (
+        service(data=tmp_path, gateway=gateway.url, environ=environ) as program,
+        visiting(browser, program.url.removesuffix("/v1"), "a-key") as visitor,
+    ):
+        page = visitor.open("submit", "textarea")
+        choose(page, "list.txt", f"{OK}/1\n{OK}/2\n".encode())
+        page.get_by_role("button", name="Submit job").click()
+        expect(page.locator(".funnel")).to_contain_text("Successful2")
+        assert visitor.complaints == []
+
+
 def test_the_delimiter_of_a_list_can_be_chosen(visitor: Visitor) -> None:
     page = visitor.open("submit", "textarea")
     choose(page, "list.csv", b"a,b|url|c,d\n1,2|https://ok.example/|3,4\n")
@@ -176,8 +186,27 @@ def test_an_export_is_started_by_its_button_once_and_found_again(
     assert visitor.complaints == []
 
 
+def test_an_empty_value_of_a_rerun_removes_the_parameter(
+    visitor: Visitor, api: httpx.Client
+) -> None:
+    job_id = submit(api, f"{OK}/", zenrows_params={"mode": "auto"})
+    ended(api, job_id)
+    page = visitor.open(f"jobs/{job_id}", ".funnel")
+    page.get_by_role("button", name="Rerun").click()
+    page.get_by_role("button", name="Add parameter").click()
+    page.get_by_label("Parameter", exact=True).fill("mode")
+    # No example there: it would be taken for the value that is sent.
+    expect(page.get_by_label("Value")).to_have_attribute("placeholder", "removed")
+    with page.expect_request("**/rerun") as asked:
+        page.get_by_role("dialog").get_by_role("button", name="Rerun").click()
+    sent = asked.value.post_data_json
+    assert sent
+    assert sent["zenrows_params"] == {"mode": None}
+    expect(page.get_by_text("Run 2 has begun")).to_be_visible()
+
+
 def test_a_job_says_what_began_its_latest_run(visitor: Visitor, api: httpx.Client) -> None:
-    rerun = submit(api, f"{OK}/", name="Rerun")
+    rerun = submit(api, f"{OK}/", name="Old prices")
     ended(api, rerun)
     api.post(f"/jobs/{rerun}/rerun").raise_for_status()
     rate = {"rate": {"every": 9, "unit": "day"}}
@@ -185,6 +214,6 @@ def test_a_job_says_what_began_its_latest_run(visitor: Visitor, api: httpx.Clien
     api.post(f"/jobs/{scheduled}/rerun").raise_for_status()
     submit(api, f"{OK}/", name="In parts", status="open")
     page = visitor.open("", "table.jobs")
-    expect(page.get_by_role("row", name="Rerun")).to_contain_text("run 2, rerun")
+    expect(page.get_by_role("row", name="Old prices")).to_contain_text("run 2, rerun")
     expect(page.get_by_role("row", name="By hand")).to_contain_text("last run by hand")
     expect(page.get_by_role("row", name="In parts")).to_contain_text("submitted in parts")

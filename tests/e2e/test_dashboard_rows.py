@@ -6,12 +6,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Route, expect
+from playwright.sync_api import Route, expect
 
 from tests.e2e.dashboard_actions import OK, check, submit
 from tests.e2e.polling import ended
-from tests.harness.dashboard import PATIENCE, Visitor, visiting
-from tests.harness.programs import Program
+from tests.harness.dashboard import PATIENCE, Visitor
 
 pytestmark = pytest.mark.browser
 
@@ -21,11 +20,9 @@ FILTER = {"status": ["failed"], "host": ["permanent.example"], "reason": ["bad_t
 
 
 @pytest.fixture
-def visitor(browser: Browser, running: Program, api: httpx.Client) -> Iterator[Visitor]:
-    key = api.headers["X-API-Key"]
-    with visiting(browser, running.url.removesuffix("/v1"), key) as visitor:
-        yield visitor
-        assert visitor.complaints == []
+def visitor(visitor: Visitor) -> Iterator[Visitor]:
+    yield visitor
+    assert visitor.complaints == []
 
 
 class Sparse:
@@ -96,3 +93,20 @@ def test_the_rows_of_a_host_are_asked_for_by_its_name(visitor: Visitor, api: htt
     sent = parse_qs(urlsplit(asked.value.url).query)
     assert (sent["host"], sent["status"]) == (["ok.example"], ["successful"])
     expect(page.locator(".tags")).to_contain_text("Host: ok.example")
+
+
+def test_the_rows_of_a_reason_and_a_code_are_asked_for(visitor: Visitor, api: httpx.Client) -> None:
+    job_id = submit(api, f"{OK}/", "https://permanent.example/1", retries=0)
+    ended(api, job_id)
+    page = visitor.open(f"jobs/{job_id}/rows?host=permanent.example", "table.rows")
+    page.get_by_role("combobox", name="Reason").select_option("Bad target")
+    page.get_by_role("textbox", name="Code").fill(" RESP002 ")  # as copied
+    with page.expect_request("**/results?*") as asked:
+        page.get_by_role("button", name="Filter").click()
+    sent = parse_qs(urlsplit(asked.value.url).query)
+    wanted = {"host": ["permanent.example"], "reason": ["bad_target"], "code": ["RESP002"]}
+    assert wanted.items() <= sent.items()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="Remove the filter Reason").click()
+    expect(page.get_by_role("combobox", name="Reason")).to_have_value("")
+    expect(page.get_by_role("textbox", name="Code")).to_have_value("RESP002")

@@ -2,12 +2,12 @@
 
 const KEY = "conveyor-key";
 const LOOPBACK = new Set(["localhost", "127.0.0.1", "[::1]"]);
-// The key of the README and the tutorial, so that jobs submitted by their commands are shown.
-export const DEFAULT_KEY = "my-key";
+// The service names it where any key will do. Elsewhere this key may be sent to the gateway.
+const DEFAULT_KEY = document.querySelector('meta[name="default-key"]').content;
 
 const base = new URL("v1", document.baseURI).href;
 
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(problem, status) {
     super(problem.detail || problem.title || `HTTP ${status}`);
     this.status = status;
@@ -15,6 +15,9 @@ export class ApiError extends Error {
     this.problem = problem;
   }
 }
+
+/** Whether the same call may succeed later: the network, a limit or the service was at fault. */
+export const isTransient = (error) => !(error instanceof ApiError) || error.status >= 429;
 
 export const key = {
   get: () => sessionStorage.getItem(KEY),
@@ -37,20 +40,10 @@ export async function accepts(candidate) {
   return true;
 }
 
-/** Sign in with the default key if this is a service for development on this machine. */
-export async function signInByDefault() {
-  if (key.get()) return true;
-  if (!LOOPBACK.has(location.hostname) || !(await isForDevelopment())) return false;
-  if (!key.get()) key.set(DEFAULT_KEY); // one may have been typed meanwhile
-  return true;
-}
-
-/** Only there every key has the scope `operator`. Elsewhere this key may be sent to the gateway. */
-async function isForDevelopment() {
-  const response = await fetch(`${base}/caller`, { headers: { "X-API-Key": DEFAULT_KEY } });
-  if (response.status === 401) return false;
-  if (!response.ok) throw await errorOf(response);
-  return (await response.json()).scopes.includes("operator");
+/** Sign in with the default key of a service on this machine that has one. */
+export function signInByDefault() {
+  if (!key.get() && DEFAULT_KEY && LOOPBACK.has(location.hostname)) key.set(DEFAULT_KEY);
+  return Boolean(key.get());
 }
 
 /** Call the API and return the decoded JSON, or null for an empty response. */
@@ -123,7 +116,7 @@ export async function follow(path, onProgress, signal) {
         if (event.event === "end") return;
       }
     } catch (error) {
-      if (signal.aborted || (error instanceof ApiError && error.status < 429)) return;
+      if (signal.aborted || !isTransient(error)) return;
     }
     await delay(2000, signal);
   }
@@ -156,11 +149,21 @@ export function delay(milliseconds, signal) {
   });
 }
 
+/**
+ * The address of an upload link as seen from this page, which may be open under another name of the
+ * service than that of its links (`public_url`). The signature covers the path alone.
+ */
+function reachable(url) {
+  const path = new URL(url).pathname.match(/_local\/inputs\/[^/]+$/);
+  return path ? new URL(path[0] + new URL(url).search, document.baseURI).href : url;
+}
+
 /** Upload a file to a signed link, which may lead to the storage: without the key. */
 export function upload(link, file, onProgress) {
+  const url = reachable(link.url);
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
-    request.open(link.method, link.url);
+    request.open(link.method, url);
     for (const [name, value] of Object.entries(link.headers)) {
       // The browser sets the length itself and refuses a script that does.
       if (name.toLowerCase() !== "content-length") request.setRequestHeader(name, value);
@@ -176,7 +179,7 @@ export function upload(link, file, onProgress) {
       }
       reject(new ApiError(problem, request.status));
     };
-    request.onerror = () => reject(new Error(lost(link.url)));
+    request.onerror = () => reject(new Error(lost(url)));
     request.send(file);
   });
 }

@@ -76,7 +76,7 @@ export const format = (name) => FORMATS[name] || words(name);
 export const titleOf = ({ title = "", code }) => title.replace(` (${code})`, "");
 
 /** The title and the detail of an error; a detail that repeats the title stands for both. */
-export function told(error) {
+export function titleAndDetail(error) {
   const [title, detail] = [titleOf(error), error.detail || ""];
   return detail.startsWith(title) ? [detail, ""] : [title, detail];
 }

@@ -39,27 +39,34 @@ function useRoute() {
 function Page({ route }) {
   const [name] = route.parts;
   const [page, setPage] = useState({});
-  useEffect(async () => {
-    if (Object.hasOwn(LATER, name)) setPage({ name, component: await LATER[name]() });
+  useEffect(() => {
+    if (!Object.hasOwn(LATER, name)) return undefined;
+    let isCurrent = true;
+    LATER[name]().then(
+      (component) => isCurrent && setPage({ name, component }),
+      (error) => isCurrent && setPage({ name, error }),
+    );
+    return () => {
+      isCurrent = false;
+    };
   }, [name]);
   if (!name) return html`<${Jobs} query=${route.query} />`;
   if (!Object.hasOwn(LATER, name)) return html`<p class="notice">There is no such page. <a href="#/">All jobs</a></p>`;
-  return page.name === name ? html`<${page.component} key=${route.parts[1]} route=${route} />` : html`<p class="loading">Loading…</p>`;
+  if (page.name !== name) return html`<p class="loading">Loading…</p>`;
+  if (page.error) return html`<${Problem} error=${page.error} /><p><button onClick=${() => location.reload()}>Reload</button></p>`;
+  return html`<${page.component} key=${route.parts[1]} route=${route} />`;
 }
 
 function App() {
   const route = useRoute();
-  const [signedIn, setSignedIn] = useState(null);
-  const [error, setError] = useState(null);
+  const [signedIn, setSignedIn] = useState(signInByDefault);
   const [scopes, setScopes] = useState([]);
+  const isOperator = signedIn && scopes.includes("operator");
   const signOut = () => {
     key.clear();
     setSignedIn(false);
   };
-  useEffect(() => {
-    whenSignedOut(signOut);
-    signInByDefault().then(setSignedIn, setError);
-  }, []);
+  useEffect(() => whenSignedOut(signOut), []);
   useEffect(() => {
     let isCurrent = true;
     setScopes([]);
@@ -80,7 +87,7 @@ function App() {
       <a class="brand" href="#/"><img src="assets/icon.svg" alt="" width="24" height="24" /> Conveyor</a>
       <nav aria-label="Main">
         ${signedIn && html`<a href="#/" aria-current=${route.parts.length ? null : "page"}>Jobs</a>`}
-        ${signedIn && scopes.includes("operator") && html`<a href=${link("operators")} aria-current=${route.parts[0] === "operators" ? "page" : null}>Operators</a>`}
+        ${isOperator && html`<a href=${link("operators")} aria-current=${route.parts[0] === "operators" ? "page" : null}>Operators</a>`}
         <a href="docs">API</a>
       </nav>
       ${signedIn && html`
@@ -88,10 +95,10 @@ function App() {
         <a class="button primary" href=${link("submit")}>New job</a>`}
     </header>
     <main id="main" tabindex="-1">
-      <${Problem} error=${error} />
-      ${signedIn === false && html`<${SignIn} done=${() => setSignedIn(true)} />`}
+      ${!signedIn && html`<${SignIn} done=${() => setSignedIn(true)} />`}
       ${signedIn && html`<${Page} route=${route} />`}
     </main>
+    ${isOperator && html`<footer class="foot"><a href="docs">API documentation</a></footer>`}
     <${Overlays} />`;
 }
 

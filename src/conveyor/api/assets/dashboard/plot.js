@@ -17,14 +17,14 @@ function timeOf(seconds, plot) {
 const LONGEST = 3600; // samples of a run
 const samplesOf = new Map();
 
-/** Note the state of a run; return its samples: times, rates, and failures per second. */
+/** Note the state of a run as a sample: time, rate, and failures per second. */
 export function noteSample(progress) {
   const now = Date.now() / 1000;
   const { stats, run_id: run } = progress;
   if (!samplesOf.has(run)) samplesOf.set(run, { times: [], rates: [], failures: [], last: null, taken: 0 });
   const samples = samplesOf.get(run);
   const { last } = samples;
-  if (last && now - last.now < 0.5) return samples;
+  if (last && now - last.now < 0.5) return;
   if (last) {
     const seconds = now - last.now;
     samples.taken += 1;
@@ -36,7 +36,6 @@ export function noteSample(progress) {
     }
   }
   samples.last = { now, completed: stats.completed, failed: stats.failed };
-  return samples;
 }
 
 export const samples = (run) => samplesOf.get(run);
@@ -49,13 +48,15 @@ export const generation = (run) => Math.floor((samplesOf.get(run)?.taken || 0) /
  * were taken since (`at`); a run that had ended has no others. They continue at the end of the
  * timeline, whose clock is the service's: that of the browser may differ.
  */
-export function plotted(loaded, seen) {
+export function plotted(loaded, seen, ended) {
   const points = loaded ? pointsOf(loaded.timeline, loaded.live) : [];
   const { live = true, timeline, at: since = -Infinity } = loaded || {};
   const shift = timeline?.until ? secondsOf(timeline.until) - since : 0;
   if (live) seen?.times.forEach((time, at) => {
     if (time > since) points.push([time + shift, seen.rates[at], seen.failures[at]]);
   });
+  // A run may end, or be stopped, long after its last task.
+  if (!live && points.length && secondsOf(ended) > points.at(-1)[0]) points.push([secondsOf(ended), 0, 0]);
   const [times, rates, failures] = [0, 1, 2].map((column) => points.map((point) => point[column]));
   return { times, rates, failures };
 }

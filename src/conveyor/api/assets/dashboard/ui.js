@@ -1,12 +1,14 @@
 // What the pages share: loading, dialogs, messages and small components.
 
 import { html, useCallback, useEffect, useRef, useState } from "./preact.js";
+import { get } from "./api.js";
 import { count, percent, words } from "./format.js";
 
 /**
  * Load data when `dependencies` change, and every `every` milliseconds while the page is visible,
  * unless `unless()` tells that nothing has changed.
- * The data before stays until then, so a component must have a key of what it shows.
+ * Until then the earlier data stays. So a component needs the id of what it shows as its `key`, or
+ * it would show another's.
  */
 export function useLoad(load, dependencies, { every, unless = () => false } = {}) {
   const [state, setState] = useState({ data: null, error: null });
@@ -32,6 +34,22 @@ export function useLoad(load, dependencies, { every, unless = () => false } = {}
     return () => clearInterval(timer);
   }, [reload, every]);
   return { ...state, reload };
+}
+
+/**
+ * A listing by pages: what the page in view has, and the buttons to the next and the one before.
+ * It is loaded again when `again` changes, and every `every` milliseconds.
+ */
+export function usePages(path, { query, limit = 50, every, again = [], labels = ["← Back", "More →"] } = {}) {
+  const [cursors, setCursors] = useState([null]);
+  const page = useLoad(() => get(path, { ...query, limit, cursor: cursors.at(-1) }), [path, cursors, ...again], { every });
+  const next = page.data?.next_cursor;
+  const buttons = (next || cursors.length > 1) && html`
+    <p class="pages">
+      <button disabled=${cursors.length === 1} onClick=${() => setCursors(cursors.slice(0, -1))}>${labels[0]}</button>
+      <button disabled=${!next} onClick=${() => setCursors([...cursors, next])}>${labels[1]}</button>
+    </p>`;
+  return { page, buttons };
 }
 
 /** Count seconds, so that ages stay right. */
@@ -62,7 +80,7 @@ function change(next) {
 }
 
 export const openDialog = (dialog) => change({ dialog });
-export const closeDialog = () => change({ dialog: null });
+const closeDialog = () => change({ dialog: null });
 
 export function say(text, kind = "good") {
   const id = ++lastMessage;
@@ -95,6 +113,7 @@ function Dialog({ title, body, wide }) {
     shown.addEventListener("close", closeDialog);
     return () => {
       shown.removeEventListener("close", closeDialog);
+      shown.close(); // while it is open, nothing beneath it takes the focus
       opener?.focus();
     };
   }, []);
@@ -175,7 +194,7 @@ export function Status({ of, label }) {
   return html`<span class=${`status ${KINDS[of] || "idle"}`}>${label || words(of)}</span>`;
 }
 
-/** The word for a run: what keeps it from working counts more than that it is live. */
+/** The status of a run. Paused and waiting take the place of `running`. */
 export function RunStatus({ run }) {
   if (!run) return html`<${Status} of="scheduled" label="Not run yet" />`;
   if (run.status === "running" && run.pause_state === "paused") return html`<${Status} of="paused" />`;

@@ -171,13 +171,20 @@ const answerTo = async (method, url, body) => {
   const headers = { "X-API-Key": $("key").value, ...(body ? { "Content-Type": "application/json" } : {}) };
   try {
     const answer = await fetch(at(url), { method, headers, body: body || undefined });
-    const text = await answer.text();
-    const isJson = /json$/.test((answer.headers.get("content-type") || "").split(";")[0]);
-    const told = isJson && text ? pretty(JSON.parse(text)) : text;
-    const rest = told.length > LONGEST_SHOWN ? `\n… ${(told.length - LONGEST_SHOWN).toLocaleString("en")} more characters` : "";
-    return `${answer.status} ${answer.statusText}\n\n${told.slice(0, LONGEST_SHOWN)}${rest}`;
+    const isJson = /[/+]json$/.test((answer.headers.get("content-type") || "").split(";")[0]);
+    const text = readable(await answer.text(), isJson);
+    const rest = text.length > LONGEST_SHOWN ? `\n… ${(text.length - LONGEST_SHOWN).toLocaleString("en")} more characters` : "";
+    return `${answer.status} ${answer.statusText}\n\n${text.slice(0, LONGEST_SHOWN)}${rest}`;
   } catch (error) {
     return `The call failed: ${error.message}`;
+  }
+};
+
+const readable = (text, isJson) => {
+  try {
+    return isJson ? pretty(JSON.parse(text)) : text;
+  } catch {
+    return text; // such as a scraped page that its site calls JSON
   }
 };
 
@@ -263,10 +270,8 @@ const show = (api) => {
 
 $("tools").addEventListener("submit", (event) => event.preventDefault());
 $("search").addEventListener("input", (event) => search(event.target.value));
-$("key").value = key.get() || "";
+$("key").value = signInByDefault() ? key.get() : "";
 $("key").addEventListener("input", (event) => key.set(event.target.value));
-// Without an answer the reader gives a key.
-signInByDefault().catch(() => false).then((signedIn) => signedIn && ($("key").value = key.get()));
 addEventListener("hashchange", openNamed);
 
 fetch(at("openapi.json")).then((answer) => answer.json()).then(show).catch((error) => {

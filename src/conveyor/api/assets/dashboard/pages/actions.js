@@ -73,7 +73,7 @@ function Rerun({ job, run, changed, group }) {
     ["all", stats ? `All tasks (${count(stats.total)})` : "All tasks", true],
   ];
   const submit = async () => {
-    const given = paramsOf(params);
+    const given = paramsOf(params, null);
     const body = { ...conditionsOf[which](group), ...(given ? { zenrows_params: given } : {}) };
     const answer = await call("POST", `/jobs/${job.job_id}/rerun`, { body, once });
     location.hash = `#/jobs/${job.job_id}`;
@@ -90,7 +90,7 @@ function Rerun({ job, run, changed, group }) {
         </fieldset>
         <p class="muted small">Results of other tasks are inherited by the new run.</p>`}
       ${!run && html`<p>The job runs now; its schedule does not change.</p>`}
-      <${Params} value=${params} change=${setParams} label="Changed parameters" />
+      <${Params} value=${params} change=${setParams} label="Changed parameters" removable />
     <//>`;
 }
 

@@ -1,6 +1,6 @@
 import { html, useRef } from "../preact.js";
 import { get } from "../api.js";
-import { count, href, percent, plural, told, words } from "../format.js";
+import { count, href, percent, plural, titleAndDetail, words } from "../format.js";
 import { Empty, Loaded, isLive, openDialog, useLoad } from "../ui.js";
 import { askRerun } from "./actions.js";
 import { rowsAddress } from "./rows.js";
@@ -32,7 +32,7 @@ function Group({ job, run, group, failed, changed, isLatest, canRerun }) {
   // A group without a host has what is left of its reason: its rows cannot be told from the others.
   const { host, reason, code } = group;
   const rows = rowsAddress(job, { ...(isLatest ? {} : { run: run.run_id }), status: "failed", reason, ...(host ? { host, code } : {}) });
-  const [title, detail] = told(group);
+  const [title, detail] = titleAndDetail(group);
   return html`
     <article class="card group">
       <div class="count"><b>${count(group.count)}</b><small>${percent(group.count, failed)}</small></div>

@@ -1,7 +1,7 @@
 // A job: its latest run or an earlier one, followed live, with what can be done about it.
 
 import { html, useEffect, useRef, useState } from "../preact.js";
-import { follow, get } from "../api.js";
+import { delay, follow, get, isTransient } from "../api.js";
 import { at, count } from "../format.js";
 import { Copy, Loaded, RunStatus, Status, isLive, isOpen, link, useLoad, useTitle } from "../ui.js";
 import { Actions } from "./actions.js";
@@ -16,7 +16,8 @@ const TABS = { "": "Overview", failures: "Failures", rows: "Rows", runs: "Runs",
 
 export function Job({ route }) {
   const [, id, tab = ""] = route.parts;
-  const job = useLoad(() => get(`/jobs/${encodeURIComponent(id)}`), [id]);
+  // A rerun elsewhere or a schedule may begin a run at any time.
+  const job = useLoad(() => get(`/jobs/${encodeURIComponent(id)}`), [id], { every: 15_000 });
   useTitle(job.data?.name || `Job ${id}`);
   return html`<${Loaded} of=${job}>${(data) => html`<${Found} job=${data} tab=${tab} query=${route.query} reload=${job.reload} />`}<//>`;
 }
@@ -28,17 +29,12 @@ function Found({ job, tab, query, reload }) {
     reload();
     refresh();
   };
-  // A run that ended changes what can be done, and a schedule may begin one at any time.
+  // A run that ended changes what can be done.
   const wasLive = useRef(false);
   useEffect(() => {
     if (run && wasLive.current && !isLive(run)) reload();
     wasLive.current = isLive(run);
   }, [run?.status]);
-  useEffect(() => {
-    if (!job.schedule) return undefined;
-    const timer = setInterval(() => document.hidden || reload(), 15_000);
-    return () => clearInterval(timer);
-  }, [job.job_id]);
   const suffix = query.run ? `?run=${query.run}` : "";
   const failed = run?.stats.failed;
   return html`
@@ -91,7 +87,11 @@ function useRun(job, id) {
         // What an event does not have, such as the time of the end.
         if (!signal.aborted) setState({ run: await get(path, null, signal), progress: null });
       } catch (error) {
-        if (!signal.aborted) setState((before) => ({ ...before, error }));
+        if (signal.aborted) return;
+        setState((before) => ({ ...before, error }));
+        if (!isTransient(error)) return;
+        await delay(5_000, signal);
+        if (!signal.aborted) begin();
       }
     };
     // A hidden page closes its stream: browsers allow few connections to an origin.

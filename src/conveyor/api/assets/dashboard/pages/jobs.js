@@ -9,6 +9,7 @@ import { Bar, Empty, Problem, RunStatus, Status, isLive, isOpen, link, right, us
 const PAGE = 50;
 const ENOUGH = 20; // matches to look for before the reader asks for more
 const MOST_PAGES = 20; // of 100 jobs, which a filter looks through in one go
+const LONGEST_PAUSE = 30_000; // between two loads of the list
 const MOST_SEARCHES = 2; // for one pause in typing: the service looks at up to 1,000 jobs in each
 const ULID = /^[0-7][0-9A-HJKMNP-TV-Z]{25}$/;
 
@@ -25,14 +26,16 @@ async function load(filter, text, cursor, signal) {
   const { query, matches = () => true } = FILTERS[filter];
   const selective = text || FILTERS[filter].matches;
   const found = [];
-  for (let page = 0; page < (text ? MOST_SEARCHES : MOST_PAGES); page++) {
+  let reads = 0;
+  while (reads < (text ? MOST_SEARCHES : MOST_PAGES)) {
     const limit = selective ? 100 : PAGE;
     const answer = await get("/jobs", { ...query, ...(text && { name: text }), limit, cursor }, signal);
+    reads++;
     found.push(...answer.jobs.filter(matches));
     cursor = answer.next_cursor;
     if (!cursor || !selective || found.length >= ENOUGH) break;
   }
-  return { jobs: found, cursor };
+  return { jobs: found, cursor, reads };
 }
 
 /** The rate of each live run: tasks done between two loads of the list. */
@@ -64,12 +67,17 @@ export function Jobs({ query }) {
     return () => clearTimeout(timer);
   }, [typed]);
 
-  const hasLive = list.jobs?.some((job) => isLive(job.latest_run));
+  const shown = useRef(null); // stops what loads jobs for the filter and the text
   useEffect(() => {
-    const stop = new AbortController();
+    const stop = (shown.current = new AbortController());
+    let timer;
+    let pause = 5_000;
+    let isDue = false; // but the page is hidden
     const first = async () => {
       try {
-        const { jobs, cursor } = await load(filter, text, null, stop.signal);
+        const { jobs, cursor, reads } = await load(filter, text, null, stop.signal);
+        // A filter that read many pages waits that many times as long.
+        pause = Math.min(reads * (jobs.some((job) => isLive(job.latest_run)) ? 5_000 : 20_000), LONGEST_PAUSE);
         setList((before) => {
           // Older pages that the reader has loaded stay below the first one.
           const oldest = jobs.at(-1)?.job_id;
@@ -79,25 +87,31 @@ export function Jobs({ query }) {
       } catch (error) {
         if (!stop.signal.aborted) setList((before) => ({ ...before, error }));
       }
+      // A search looks at many jobs, so it is not repeated by itself.
+      if (!text && !stop.signal.aborted) timer = setTimeout(again, pause);
     };
+    const again = () => {
+      isDue = document.hidden;
+      if (!isDue) first();
+    };
+    document.addEventListener("visibilitychange", () => isDue && again(), { signal: stop.signal });
     first();
-    // A search looks at many jobs, so it is not repeated by itself.
-    const every = hasLive ? 5_000 : 20_000;
-    const timer = text ? 0 : setInterval(() => document.hidden || first(), every);
     return () => {
       stop.abort();
-      clearInterval(timer);
+      clearTimeout(timer);
     };
-  }, [filter, text, hasLive]);
+  }, [filter, text]);
   useEffect(() => setList({ jobs: null, cursor: null, error: null, more: false }), [filter, text]);
 
   const more = async () => {
-    setList((before) => ({ ...before, busy: true }));
+    const { signal } = shown.current;
+    const change = (part) => !signal.aborted && setList((before) => ({ ...before, busy: false, ...part(before) }));
+    setList((before) => ({ ...before, busy: true, more: true }));
     try {
-      const { jobs, cursor } = await load(filter, text, list.cursor);
-      setList((before) => ({ ...before, jobs: [...before.jobs, ...jobs], cursor, busy: false, more: true }));
+      const { jobs, cursor } = await load(filter, text, list.cursor, signal);
+      change((before) => ({ jobs: [...before.jobs, ...jobs], cursor }));
     } catch (error) {
-      setList((before) => ({ ...before, error, busy: false }));
+      change(() => ({ error }));
     }
   };
   const id = typed.trim().toUpperCase();
@@ -135,7 +149,7 @@ function Table({ jobs }) {
   return html`
     <div class="scroll">
       <table class="jobs stacks">
-        <thead><tr><th>Job</th><th>Status</th><th>Progress</th><th class="right">Rate</th><th class="right">Cost</th><th class="right">Age</th></tr></thead>
+        <thead><tr><th>Job</th><th>Status</th><th>Progress</th><th class="right">Rate</th><th class="right">Cost</th><th class="right">Created</th></tr></thead>
         <tbody>${jobs.map((job) => html`<${Row} key=${job.job_id} job=${job} now=${now} speed=${rates.get(job.latest_run?.run_id)?.rate} />`)}</tbody>
       </table>
     </div>`;
@@ -153,11 +167,11 @@ function Row({ job, now, speed }) {
       <td class="progress">${run ? html`<${Bar} stats=${run.stats} />` : html`<small>No run yet</small>`}</td>
       <td class=${right(isLive(run) ? speed : null)} data-label="Rate">${isLive(run) ? rate(speed) : "–"}</td>
       <td class="right" data-label="Cost" title=${run && plural(run.stats.spend.credits, "credit")}>${run ? money(run.stats.spend.cost) : "–"}</td>
-      <td class="right" data-label="Age" title=${at(job.created_at)}>${relative(job.created_at, now)}</td>
+      <td class="right" data-label="Created" title=${at(job.created_at)}>${relative(job.created_at, now)}</td>
     </tr>`;
 }
 
-/** What began the latest run: a schedule, a rerun, or a submission. The API does not tell of file inputs. */
+/** What began the latest run: a schedule, a rerun, or a submission. The API does not say whether the tasks came from a file. */
 function sourceOf(job, now) {
   if (job.type === "scheduled") {
     const next = job.schedule_state === "paused" ? "paused" : job.next_scheduled_run ? `next ${relative(job.next_scheduled_run, now)}` : "no further run";

@@ -1,4 +1,5 @@
-// What a file says of itself: its format by its name, the columns of a CSV by its first line.
+// What is guessed from a file: its format from its name, the delimiter and columns of a CSV from its
+// first line.
 
 const FORMATS = { csv: "csv", tsv: "csv", ndjson: "ndjson", jsonl: "ndjson", txt: "txt" };
 const PEEKED = 64 * 1024; // bytes that are read of a file

@@ -3,7 +3,7 @@
 import { html, useState } from "../preact.js";
 import { call, get } from "../api.js";
 import { at, bytes, count, money, plural, relative, words } from "../format.js";
-import { Bar, Copy, Empty, Loaded, RunStatus, Status, confirm, isLive, link, useLoad, useNow, useTitle } from "../ui.js";
+import { Bar, Copy, Empty, Loaded, RunStatus, Status, confirm, isLive, link, useLoad, useNow, usePages, useTitle } from "../ui.js";
 
 const TABS = { "": "Live runs", callers: "Callers", "dead-letters": "Dead letters", system: "System" };
 const EVERY = 5_000; // milliseconds between two loads
@@ -25,22 +25,9 @@ export function Operators({ route }) {
     ${!(tab in TABS) && html`<p class="notice">There is no such page. <a href=${link("operators")}>Live runs</a></p>`}`;
 }
 
-/** A listing by pages: what the page in view has, and the buttons to the next and the one before. */
-function usePages(path, query = {}, every = EVERY) {
-  const [cursors, setCursors] = useState([null]);
-  const page = useLoad(() => get(path, { ...query, limit: 50, cursor: cursors.at(-1) }), [path, cursors], { every });
-  const next = page.data?.next_cursor;
-  const buttons = (next || cursors.length > 1) && html`
-    <p class="pages">
-      <button disabled=${cursors.length === 1} onClick=${() => setCursors(cursors.slice(0, -1))}>← Back</button>
-      <button disabled=${!next} onClick=${() => setCursors([...cursors, next])}>More →</button>
-    </p>`;
-  return { page, buttons };
-}
-
 function LiveRuns({ caller }) {
   const now = useNow(10_000);
-  const { page, buttons } = usePages("/operator/runs", { caller });
+  const { page, buttons } = usePages("/operator/runs", { query: { caller }, every: EVERY });
   return html`
     ${caller && html`<p class="notice">Only those of <b><bdi>${caller}</bdi></b>. <a href=${link("operators")}>Show all</a></p>`}
     <${Loaded} of=${page}>${({ runs }) => html`
@@ -48,7 +35,7 @@ function LiveRuns({ caller }) {
       ${runs.length > 0 && html`
         <div class="scroll">
           <table class="runs stacks">
-            <thead><tr><th>Job</th><th>Status</th><th>Progress</th><th class="right">Cost</th><th class="right">Age</th><th><span class="unseen">Actions</span></th></tr></thead>
+            <thead><tr><th>Job</th><th>Status</th><th>Progress</th><th class="right">Cost</th><th class="right">Started</th><th><span class="unseen">Actions</span></th></tr></thead>
             <tbody>${runs.map((one) => html`<${LiveRun} key=${one.run.run_id} ...${one} now=${now} changed=${page.reload} />`)}</tbody>
           </table>
         </div>`}`}<//>
@@ -66,7 +53,7 @@ function LiveRun({ caller, job_name: name, run, now, changed }) {
       <td><${RunStatus} run=${run} />${run.waiting && html`<small>${words(run.waiting.reason)} since ${relative(run.waiting.since, now)}</small>`}</td>
       <td class="progress"><${Bar} stats=${run.stats} /></td>
       <td class="right" data-label="Cost" title=${plural(run.stats.spend.credits, "credit")}>${money(run.stats.spend.cost)}</td>
-      <td class="right" data-label="Age" title=${at(run.created_at)}>${relative(run.created_at, now)}</td>
+      <td class="right" data-label="Started" title=${at(run.created_at)}>${relative(run.created_at, now)}</td>
       <td class="run-actions"><${RunActions} ...${{ caller, name, run, changed }} /></td>
     </tr>`;
 }
@@ -93,7 +80,7 @@ function RunActions({ caller, name, run, changed }) {
 
 function Callers() {
   const now = useNow(10_000);
-  const { page, buttons } = usePages("/operator/callers", {}, 4 * EVERY); // it costs the service more than others
+  const { page, buttons } = usePages("/operator/callers", { every: 4 * EVERY }); // it costs the service more than others
   return html`
     <p class="muted small">Callers that have an API key or a live run. Open tasks and cost are those of live runs.</p>
     <${Loaded} of=${page}>${({ callers }) => html`
@@ -118,7 +105,7 @@ function Callers() {
 
 function JobsOf({ caller }) {
   const now = useNow(10_000);
-  const { page, buttons } = usePages(`/operator/callers/${encodeURIComponent(caller)}/jobs`);
+  const { page, buttons } = usePages(`/operator/callers/${encodeURIComponent(caller)}/jobs`, { every: EVERY });
   return html`
     <p class="crumbs"><a href=${link("operators", "callers")}>Callers</a></p>
     <h2>Jobs of <bdi>${caller}</bdi></h2>
@@ -127,14 +114,14 @@ function JobsOf({ caller }) {
       ${jobs.length > 0 && html`
         <div class="scroll">
           <table class="jobs stacks">
-            <thead><tr><th>Job</th><th>Status</th><th>Progress</th><th class="right">Cost</th><th class="right">Age</th><th><span class="unseen">Actions</span></th></tr></thead>
+            <thead><tr><th>Job</th><th>Status</th><th>Progress</th><th class="right">Cost</th><th class="right">Created</th><th><span class="unseen">Actions</span></th></tr></thead>
             <tbody>${jobs.map(({ latest_run: run, ...job }) => html`
               <tr key=${job.job_id}>
                 <td class="name"><b><bdi>${job.name || job.external_id || job.job_id}</bdi></b><small><code>${job.job_id}</code></small></td>
                 <td><${RunStatus} run=${run} /></td>
                 <td class="progress">${run ? html`<${Bar} stats=${run.stats} />` : html`<small>No run yet</small>`}</td>
                 <td class="right" data-label="Cost">${run ? money(run.stats.spend.cost) : "–"}</td>
-                <td class="right" data-label="Age" title=${at(job.created_at)}>${relative(job.created_at, now)}</td>
+                <td class="right" data-label="Created" title=${at(job.created_at)}>${relative(job.created_at, now)}</td>
                 <td class="run-actions">${isLive(run) && html`<${RunActions} ...${{ caller, name: job.name, run }} changed=${page.reload} />`}</td>
               </tr>`)}</tbody>
           </table>
@@ -144,7 +131,7 @@ function JobsOf({ caller }) {
 
 function DeadLetters() {
   const now = useNow(10_000);
-  const { page, buttons } = usePages("/operator/dead_letters");
+  const { page, buttons } = usePages("/operator/dead_letters", { every: EVERY });
   const redrive = (one) => () => confirm({
     title: "Redrive this message?",
     text: "It goes back on the control queue and is handled at once. Remove the cause of its failure first.",

@@ -9,16 +9,17 @@ const MOST_OPEN = 10_000; // tasks of a kind that the API counts
 export function Overview({ job, run, progress }) {
   const now = useNow();
   return html`
-    ${run && html`<${Waiting} run=${run} now=${now} /><${Funnel} job=${job} run=${run} progress=${progress} now=${now} />`}
+    ${run && html`<${Waiting} run=${run} progress=${progress} now=${now} /><${Funnel} job=${job} run=${run} progress=${progress} now=${now} />`}
     ${!run && html`<p class="notice">${job.next_scheduled_run ? `The first run begins ${relative(job.next_scheduled_run, now)}, at ${at(job.next_scheduled_run)}.` : "This job has not run yet."}</p>`}
     ${run && html`<${Throughput} key=${run.run_id} job=${job} run=${run} />`}
     ${run?.stats.failed > 0 && html`<${Reasons} job=${job} run=${run} />`}
     <${About} job=${job} run=${run} now=${now} />`;
 }
 
-/** Why nothing happens, or not everything did. */
-function Waiting({ run, now }) {
+/** Why the run makes no progress, or is not complete. */
+function Waiting({ run, progress, now }) {
   const notices = [];
+  if (isIdle(run, progress, now)) notices.push(["", "No task is in flight: no worker has a free place for the open tasks, they wait for their next attempt, or the gateway has put them off."]);
   if (isLive(run) && run.pause_state === "paused") notices.push(["warn", "Paused. Tasks in flight finish and count; no other task starts until you resume."]);
   if (run.waiting) {
     const next = run.waiting.next_attempt_at && ` The next attempt is ${relative(run.waiting.next_attempt_at, now)}.`;
@@ -32,7 +33,15 @@ function Waiting({ run, now }) {
   return notices.map(([kind, text]) => html`<p class=${`notice ${kind}`}>${text}</p>`);
 }
 
-/** The way of the tasks. */
+/** Whether a live run stands still, and the API gives no reason: it knows those of all tasks together. */
+function isIdle(run, progress, now) {
+  const { total, completed, in_flight: flying } = run.stats;
+  const hasReason = run.waiting || run.pause_state === "paused" || run.ingest_status === "pending";
+  const isYoung = now - new Date(run.created_at) < 10_000;
+  return run.status === "running" && flying === 0 && completed < total && !progress?.rate && !hasReason && !isYoung;
+}
+
+/** How many tasks are in each state, with rate, time and cost. */
 function Funnel({ job, run, progress, now }) {
   const { total, completed, successful, failed, spend } = run.stats;
   const live = isLive(run);
@@ -43,7 +52,7 @@ function Funnel({ job, run, progress, now }) {
     <section class="card" aria-label="Progress">
       <ol class="funnel">
         <li><span>Tasks</span><b>${count(total)}</b></li>
-        <${Open} stats=${run.stats} live=${live} />
+        <${Open} job=${job} stats=${run.stats} live=${live} />
         <li class="good"><a href=${`${link("jobs", job.job_id, "rows")}${suffix}&status=successful`}>Successful</a><b>${count(successful)}</b><small>${percent(successful, total)}</small></li>
         <li class="bad"><a href=${link("jobs", job.job_id, "failures") + suffix}>Failed</a><b>${count(failed)}</b><small>${percent(failed, total)}</small></li>
       </ol>
@@ -60,7 +69,7 @@ function Funnel({ job, run, progress, now }) {
 }
 
 /** Tasks that are not final. Some engines count them together; others count each kind, up to a bound. */
-function Open({ stats, live }) {
+function Open({ job, stats, live }) {
   const { total, completed, in_flight: flying, waiting_for_retry: waiting } = stats;
   const open = total - completed;
   if (!live || flying == null)
@@ -68,7 +77,7 @@ function Open({ stats, live }) {
   const bounded = (figure) => count(figure) + (figure >= MOST_OPEN ? "+" : "");
   return html`
     <li><span>Pending</span><b>${count(Math.max(open - flying - waiting, 0))}</b></li>
-    <li class=${flying ? "live" : ""}><span>In flight</span><b>${bounded(flying)}</b></li>
+    <li class=${flying ? "live" : ""}><span>In flight</span><b>${bounded(flying)}</b>${flying > job.max_inflight && html`<small>incl. tasks claimed ahead</small>`}</li>
     <li class=${waiting ? "live" : ""}><span>Waiting for retry</span><b>${bounded(waiting)}</b></li>`;
 }
 
@@ -88,7 +97,7 @@ function Throughput({ job, run }) {
   const path = `/jobs/${job.job_id}/runs/${run.run_id}/timeline`;
   const load = async () => ({ live, timeline: await get(path), at: Date.now() / 1000 });
   const { data: loaded } = useLoad(load, [path, live, generation(run.run_id)]);
-  const data = plotted(loaded, samples(run.run_id));
+  const data = plotted(loaded, samples(run.run_id), run.updated_at);
   if (!data.times.length) return null;
   const { estimated, rows } = loaded?.timeline || {};
   return html`

@@ -1,6 +1,6 @@
-import { html, useState } from "../preact.js";
+import { html, useEffect, useRef, useState } from "../preact.js";
 import { get } from "../api.js";
-import { bytes, format, millis, money, titleOf } from "../format.js";
+import { bytes, format, millis, money, titleOf, words } from "../format.js";
 import { Empty, Loaded, Status, link, openDialog, right, useLoad } from "../ui.js";
 import { Task } from "./task.js";
 
@@ -18,26 +18,44 @@ export function rowsAddress(job, query) {
 export function Rows({ job, run, query }) {
   const status = Object.hasOwn(STATUSES, query.status || "") ? query.status : "all";
   const filters = Object.fromEntries(Object.keys(FILTERS).filter((name) => query[name]).map((name) => [name, query[name]]));
-  const [host, setHost] = useState("");
   const [turn, setTurn] = useState(0);
   const show = (task) => openDialog({ title: "Task", wide: true, body: html`<${Task} job=${job} run=${run} task=${task} />` });
   const address = (change) => rowsAddress(job, { run: query.run, status: query.status, ...filters, ...change });
-  const search = (event) => {
-    event.preventDefault();
-    location.hash = address({ host: host.trim().toLowerCase() });
-    setHost("");
-  };
   return html`
     <div class="bar-of-filters">
       <nav class="switch" aria-label="Status">
         ${Object.entries(STATUSES).map(([name, label]) => html`<a href=${address({ status: name === "all" ? "" : name })} aria-current=${name === status ? "true" : null}>${label}</a>`)}
       </nav>
-      <form role="search" onSubmit=${search}><input type="search" aria-label="Only rows of the host" placeholder="Only rows of the host…" value=${host} onInput=${(event) => setHost(event.target.value)} /></form>
+      <${Search} filters=${filters} reasons=${Object.keys(run.stats.failure_reasons || {})} address=${address} />
       <button class="quiet" onClick=${() => setTurn(turn + 1)}>Refresh</button>
     </div>
     ${Object.keys(filters).length > 0 && html`
       <p class="tags">${Object.entries(filters).map(([name, value]) => html`<span class="tag">${FILTERS[name]}: <bdi>${value}</bdi> <a href=${address({ [name]: "" })} aria-label=${`Remove the filter ${FILTERS[name]}`}>✕</a></span> `)}</p>`}
     <${Pages} key=${address({})} ...${{ job, run, filters: { status, ...filters }, turn, show }} />`;
+}
+
+/** A form that begins with the filters of the address. Only rows that failed have a reason and a code. */
+function Search({ filters, reasons, address }) {
+  const form = useRef();
+  useEffect(() => form.current.reset(), [address({})]);
+  const search = (event) => {
+    event.preventDefault();
+    const given = [...new FormData(form.current)].map(([name, value]) => [name, value.trim()]);
+    const { host, ...rest } = Object.fromEntries(given);
+    location.hash = address({ ...rest, host: host.toLowerCase() });
+  };
+  const { host, reason, code } = filters;
+  return html`
+    <form role="search" ref=${form} onSubmit=${search}>
+      <input type="search" name="host" aria-label="Only rows of the host" placeholder="Only rows of the host…" defaultValue=${host || ""} />
+      ${(reasons.length > 0 || reason || code) && html`
+        <select name="reason" aria-label="Reason">
+          <option value="">Any reason</option>
+          ${[...new Set([...reasons, ...(reason ? [reason] : [])])].map((one) => html`<option key=${one} value=${one} defaultSelected=${one === reason}>${words(one)}</option>`)}
+        </select>
+        <input name="code" aria-label="Code" placeholder="Code" autocomplete="off" defaultValue=${code || ""} />`}
+      <button>Filter</button>
+    </form>`;
 }
 
 /** Read pages from `cursor` on until there are enough rows. */

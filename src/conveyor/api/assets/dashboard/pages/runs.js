@@ -1,20 +1,16 @@
 import { html, useState } from "../preact.js";
-import { call, get, lines } from "../api.js";
+import { call, lines } from "../api.js";
 import { at, count, duration, money, relative, words } from "../format.js";
-import { Bar, Loaded, RunStatus, confirm, isLive, link, useLoad } from "../ui.js";
+import { Bar, Loaded, RunStatus, confirm, isLive, link, useLoad, usePages } from "../ui.js";
 
 export function Runs({ job, shown, changed }) {
-  const [cursors, setCursors] = useState([null]);
-  const runs = useLoad(() => get(`/jobs/${job.job_id}/runs`, { limit: 25, cursor: cursors.at(-1) }), [job.job_id, job.latest_run?.run_id, job.latest_run?.status, cursors]);
+  const again = [job.latest_run?.run_id, job.latest_run?.status];
+  const { page, buttons } = usePages(`/jobs/${job.job_id}/runs`, { limit: 25, again, labels: ["← Newer", "Older →"] });
   return html`
-    <${Loaded} of=${runs}>${({ runs: found, next_cursor: next }) => html`
+    <${Loaded} of=${page}>${({ runs: found }) => html`
       ${found.length === 0 && html`<p class="notice">This job has not run yet.</p>`}
-      ${found.map((run) => html`<${Run} key=${run.run_id} ...${{ job, run, shown }} changed=${() => { changed(); runs.reload(); }} />`)}
-      ${(next || cursors.length > 1) && html`
-        <p class="pages">
-          <button disabled=${cursors.length === 1} onClick=${() => setCursors(cursors.slice(0, -1))}>← Newer</button>
-          <button disabled=${!next} onClick=${() => setCursors([...cursors, next])}>Older →</button>
-        </p>`}`}<//>`;
+      ${found.map((run) => html`<${Run} key=${run.run_id} ...${{ job, run, shown }} changed=${() => { changed(); page.reload(); }} />`)}`}<//>
+    ${buttons}`;
 }
 
 function Run({ job, run, shown, changed }) {

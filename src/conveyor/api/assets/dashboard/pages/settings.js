@@ -57,15 +57,14 @@ function WebhookCard({ job, changed }) {
       changed();
     },
   });
-  const test = async () => {
-    try {
-      const told = await call("POST", "/webhook/test", { body: { url: webhook.url, signature: webhook.signature } });
-      const outcome = told.delivered ? `The receiver accepted the test event (HTTP ${told.status_code}).` : `Not delivered: ${told.error || `HTTP ${told.status_code}`}`;
-      say(`${outcome} It took ${duration(told.elapsed_ms / 1000)}.`, told.delivered ? "good" : "bad");
-    } catch (error) {
-      say(error.message, "bad");
-    }
-  };
+  const test = () => confirm({
+    title: "Send a test event?", text: `One test event is sent to ${webhook.url}.`, action: "Send",
+    run: async () => {
+      const result = await call("POST", "/webhook/test", { body: { url: webhook.url, signature: webhook.signature } });
+      const outcome = result.delivered ? `The receiver accepted the test event (HTTP ${result.status_code}).` : `Not delivered: ${result.error || `HTTP ${result.status_code}`}`;
+      say(`${outcome} It took ${duration(result.elapsed_ms / 1000)}.`, result.delivered ? "good" : "bad");
+    },
+  });
   return html`
     <section class="card">
       <div class="card-head">
@@ -80,7 +79,7 @@ function WebhookCard({ job, changed }) {
         ? html`<p><bdi>${webhook.url}</bdi> <span class="muted">${webhook.signature ? "signed" : "not signed"}</span></p>
           ${webhook.disabled_at && html`<p class="notice warn">The receiver answered 410 Gone at ${at(webhook.disabled_at)}, so nothing is sent to it. Save it again to turn it on.</p>`}
           <${Deliveries} job=${job} />`
-        : html`<p class="muted">Be told when a run ends: events are sent to a URL of yours, and again until it accepts them.</p>`}
+        : html`<p class="muted">Get an event when a run ends. It is sent to your URL, and again until the receiver accepts it.</p>`}
     </section>`;
 }
 

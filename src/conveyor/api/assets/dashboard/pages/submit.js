@@ -71,7 +71,7 @@ function More({ draft, set }) {
         ${Object.entries(NUMBERS).map(([name, [label, usual]]) => html`
           <${Field} label=${label}><input type="number" min="0" placeholder=${usual} value=${draft.numbers[name] || ""} onInput=${(event) => set({ numbers: { ...draft.numbers, [name]: event.target.value } })} /><//>`)}
       </div>
-      <${Field} label="Webhook" hint="Told when the run ends"><input type="url" placeholder="https://example.com/hook" value=${draft.webhook} onInput=${(event) => set({ webhook: event.target.value })} /><//>
+      <${Field} label="Webhook" hint="Receives an event when the run ends"><input type="url" placeholder="https://example.com/hook" value=${draft.webhook} onInput=${(event) => set({ webhook: event.target.value })} /><//>
       <label class="choice"><input type="checkbox" checked=${draft.schedule != null} onChange=${(event) => set({ schedule: event.target.checked ? draftOf() : null })} /> Run by a schedule</label>
       ${draft.schedule && html`<${ScheduleFields} draft=${draft.schedule} change=${(schedule) => set({ schedule })} />`}
     </details>`;

@@ -2,10 +2,11 @@
 
 import { html, useEffect, useState } from "../preact.js";
 import { content, get } from "../api.js";
-import { at, bytes, href, millis, money, plural, told } from "../format.js";
+import { at, bytes, count, href, millis, money, plural, titleAndDetail } from "../format.js";
 import { Loaded, Problem, Status, useLoad } from "../ui.js";
 
 const LARGEST_SHOWN = 2_000_000; // bytes; larger pages are downloaded
+const MOST_TAGS = 20_000; // pages with more are shown as their source
 const TEXT = /^(text\/|application\/(json|ndjson|x-ndjson|xml|javascript)$|[^;]+\+(json|xml)$)/;
 // Drawn by `img`, which runs nothing. An SVG is shown as its text.
 const IMAGES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"]);
@@ -39,13 +40,13 @@ export function Task({ job, run, task }) {
 }
 
 function Refusal({ error }) {
-  const [title, detail] = told(error);
+  const [title, detail] = titleAndDetail(error);
   return html`<div class="notice bad"><p><b><bdi>${title}</bdi></b> <code>${error.code}</code></p>${detail && html`<p><bdi>${detail}</bdi></p>`}</div>`;
 }
 
 function Attempt({ attempt }) {
   const { error, spend } = attempt;
-  const [title, detail] = error ? told(error) : ["Scraped"];
+  const [title, detail] = error ? titleAndDetail(error) : ["Scraped"];
   return html`
     <li class=${error ? "bad" : "good"}>
       <b><bdi>${title}</bdi></b> ${error?.code && html`<code>${error.code}</code>`}
@@ -103,8 +104,10 @@ function Preview({ path, task }) {
       if (stop.signal.aborted) return;
       // No text has a NUL: the site or, without its type, the format was wrong.
       if (source.includes("\0")) return setShown({ isBinary: true });
-      if (isPage) url = URL.createObjectURL(new Blob([inert(source)], { type: "text/html; charset=utf-8" }));
-      setShown({ source, url });
+      // It would be parsed on the thread of the dashboard, in the square of its nested tags.
+      const isLarge = isPage && source.split("<").length > MOST_TAGS;
+      if (isPage && !isLarge) url = URL.createObjectURL(new Blob([inert(source)], { type: "text/html; charset=utf-8" }));
+      setShown({ source, url, isLarge });
     })().catch((error) => stop.signal.aborted || setShown({ error }));
     return () => {
       stop.abort();
@@ -128,6 +131,7 @@ function Preview({ path, task }) {
     ${shown.url && view === "page" && html`
       <iframe class="preview" sandbox="" src=${shown.url} title="The scraped page"></iframe>
       <p class="muted small">Shown without its scripts, styles, images and links: nothing of it can run or be loaded.</p>`}
+    ${shown.isLarge && html`<p class="muted small">A page of more than ${count(MOST_TAGS)} tags is shown as its source.</p>`}
     ${shown.source != null && (!shown.url || view === "source") && html`<pre class="source" tabindex="0">${shown.source}</pre>`}
   </section>`;
 }
