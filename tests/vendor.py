@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 MANIFESTS = (
     ROOT / "src/conveyor/api/assets/dashboard/vendor/manifest.json",
     ROOT / "tests/e2e/vendor/manifest.json",
+    ROOT / "docs/vendor/manifest.json",
 )
 
 

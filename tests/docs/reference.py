@@ -34,7 +34,7 @@ ABOUT_ERRORS = (
     "Every error is `application/problem+json`, with `type`, `title`, `status`, `code` and mostly"
     " `detail`. Branch on `code`: it never changes. Repeating a call that got 4xx does not help"
     " until something else changes; a 5xx may be repeated, with the same `Idempotency-Key` if it"
-    " was to make something."
+    " creates something."
 )
 ABOUT_PAGE_CODES = (
     "A failed task has the code of its last attempt, in `error` of its result and in the groups of"

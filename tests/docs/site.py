@@ -1,7 +1,8 @@
 """The site of the documentation: `make docs` builds it from the pages as they are.
 
-All pages, and the files that they link to, are copied to one folder in their places, so that links
-between them stay as they are. mkdocs then fails on links and anchors that lead nowhere.
+All pages, the files that they link to and the vendored scripts are copied to one folder in their
+places, so that links between them stay as they are. mkdocs then fails on links and anchors that lead
+nowhere.
 """
 
 import os
@@ -26,7 +27,9 @@ def sources() -> list[Path]:
 
 
 def stage(pages: Path) -> None:
-    """Copy the pages, and the files that they link to."""
+    """Copy the pages, the files that they link to, and the scripts of the site."""
+    for script in (ROOT / "docs" / "vendor").glob("*.js"):
+        _copy(script, pages)
     for page in sources():
         _copy(page, pages)
         for place in linked(page):

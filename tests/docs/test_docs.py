@@ -186,7 +186,7 @@ def test_the_doctors_codes_are_in_the_code_and_its_paths_are_served() -> None:
         for name in ("domain/audit.py", "steps/doctor/audit.py", "steps/doctor/doctor.py")
     )
     assert all(f'"{row["code"]}"' in text for row in codes)
-    served = text_of(SOURCE / "api" / "handlers" / "operators.py")
+    served = text_of(SOURCE / "api" / "handlers" / "admin.py")
     assert [
         row["path"] for row in paths if f'"{row["path"].removeprefix("/operator")}"' not in served
     ] == []

@@ -1,0 +1,3 @@
+from tests.e2e.conftest import browser
+
+__all__ = ["browser"]
