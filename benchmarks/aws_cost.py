@@ -271,7 +271,7 @@ def throughput_figures(tasks: int) -> list[Figure]:
 
 def cpu_of_calls(tasks: int) -> Figure:
     """Milliseconds of CPU in this process for the calls of a task: insert, claim, settle, counts."""
-    spent = asyncio.run(_cpu(tasks))
+    spent = min(asyncio.run(_cpu(tasks)) for _ in range(3))  # the one that was disturbed least
     return Figure("CPU of a worker for the calls of a task, ms", 1_000 * spent / tasks, 0.3)
 
 
