@@ -233,9 +233,10 @@ def test_a_service_that_goes_away_and_comes_back_is_told(
 
 def test_a_run_that_waits_says_for_what_and_since_when(environ: dict[str, str]) -> None:
     now = datetime.now(UTC)
+    since = now - timedelta(days=2)  # of a moment of today only the time is shown
     waiting = {
         "reason": "gateway_unavailable",
-        "since": (now - timedelta(seconds=90)).isoformat(),
+        "since": since.isoformat(),
         "next_attempt_at": (now + timedelta(hours=1)).isoformat(),
         "detail": "Connection refused",
     }
@@ -247,15 +248,15 @@ def test_a_run_that_waits_says_for_what_and_since_when(environ: dict[str, str]) 
         "/v1/jobs/j/runs/r": [_document(held)] * 9 + [_document(done)],
         "/v1/jobs/j/runs/r/events": NO_EVENTS,
     }
-    since = f"{(now - timedelta(seconds=90)).astimezone():%H:%M}"
+    shown_since = f"{since.astimezone():%Y-%m-%d %H:%M}"
     with _scripted(table, environ):
         shown = _shown(["status", "j"], environ)
         assert "running (waiting for the gateway)" in shown
-        assert f"for the gateway since {since}, next attempt in 3" in shown
+        assert f"for the gateway since {shown_since}, next attempt in 3" in shown
         shown = _shown(["jobs"], environ)
         assert "running (waiting for the gateway)" in " ".join(shown.split())
         shown = _shown(["status", "j", "--follow"], environ)
-        assert f"Waiting for the gateway since {since}, next attempt in 3" in shown
+        assert f"Waiting for the gateway since {shown_since}, next attempt in 3" in shown
         assert "s (Connection refused)" in shown
 
 
