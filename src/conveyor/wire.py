@@ -57,7 +57,7 @@ class WireStats(Document, frozen=True):
 class WireWaiting(Document, frozen=True, kw_only=True):
     """Why the dispatcher starts no task of a live run. Nothing is charged meanwhile."""
 
-    reason: str  # `gateway_unavailable`, `api_key_refused`, `storage_full`, or a newer one
+    reason: str  # one of `WaitReason`, or a newer one
     since: datetime | None = None
     detail: str = always("")
     next_attempt_at: datetime | None = None  # None if no task is left to try with

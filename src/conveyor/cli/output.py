@@ -29,6 +29,7 @@ WAITS_FOR = {
     "gateway_unavailable": "for the gateway",
     "storage_full": "for disk space",
     "api_key_refused": "for the gateway key to be accepted",
+    "key_unreadable": "for the encryption key of the service",
 }
 # What a write to a broken standard output fails with.
 BROKEN_OUTPUT = {errno.EPIPE, errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}

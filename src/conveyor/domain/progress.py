@@ -17,6 +17,7 @@ class WaitReason(StrEnum):
     GATEWAY_UNAVAILABLE = "gateway_unavailable"
     API_KEY_REFUSED = "api_key_refused"
     STORAGE_FULL = "storage_full"
+    KEY_UNREADABLE = "key_unreadable"
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,6 +35,15 @@ def storage_wait(since: datetime, next_attempt_at: datetime | None) -> Waiting:
         since=since,
         next_attempt_at=next_attempt_at,
         detail="Pages cannot be stored: the operator must make room or repair the storage.",
+    )
+
+
+def unreadable_key_wait(run: Run) -> Waiting:
+    return Waiting(
+        reason=WaitReason.KEY_UNREADABLE,
+        since=run.updated_at,  # nothing of the run can have changed since
+        detail="The gateway key of the job cannot be decrypted: the operator must put back the "
+        "encryption key that the job was submitted under.",
     )
 
 

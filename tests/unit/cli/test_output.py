@@ -1,13 +1,13 @@
-"""Schedules in words, as commands tell them."""
+"""Schedules and waits in words, as commands tell them."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from conveyor.cli.output import job_facts, schedule_in_words
-from conveyor.client import Job
+from conveyor.cli.output import job_facts, schedule_in_words, waiting_in_words
+from conveyor.client import Job, Waiting
 
 WORDS = [
     ({"rate": {"every": 1, "unit": "hour"}}, "every hour"),
@@ -46,3 +46,16 @@ def test_what_a_job_tells_of_its_schedule() -> None:
         ("skipped_fires", 2),
         ("last_skipped_at", "2026-03-02T12:00:00Z"),
     ]
+
+
+@pytest.mark.parametrize(("days", "form"), [(0, "%H:%M"), (2, "%Y-%m-%d %H:%M")])
+def test_a_wait_that_began_today_shows_the_time_alone(days: int, form: str) -> None:
+    now = datetime.now(UTC)
+    since = now - timedelta(days=days)
+    waiting = Waiting(
+        reason="key_unreadable", since=since, next_attempt_at=now - timedelta(seconds=1)
+    )
+    began = f"for the encryption key of the service since {since.astimezone():{form}}"
+    assert waiting_in_words(waiting) == f"{began}, next attempt in 0 s"
+    unknown = Waiting(reason="something_new")
+    assert waiting_in_words(unknown) == "(something_new)"

@@ -1,7 +1,9 @@
 """Callers see what their runs wait for in a process that serves none of them."""
 
 import pytest
+from msgspec.structs import replace
 
+from conveyor.adapters.crypto.key_ring import AesKeyRing
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.failure import AccountReason
 from conveyor.domain.ids import JobId, RunId
@@ -144,3 +146,22 @@ async def test_a_paused_run_waits_for_nothing(cause: str) -> None:
     await house.lifecycle.set_pause(CALLER, job_id, PauseState.PAUSED)
 
     assert await _shown(house, waits, job_id, run_id) is None
+
+
+@pytest.mark.parametrize("shared_as", ["", "api"])
+async def test_a_run_whose_key_cannot_be_decrypted_waits_for_the_encryption_key(
+    shared_as: str,
+) -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(3)
+    house.encryption = AesKeyRing(bytes([1] * 32))  # as after a restore without the file
+    dispatcher = a_dispatcher(house, _fetch, shared_as=shared_as)
+    waits = RunWaits(dispatcher=dispatcher, encryption=house.encryption)
+    await dispatcher.discovery.refresh()
+    job, run = await house.job(job_id), await house.run(run_id)
+
+    [shown] = (await waits.find([(job, run)])).values()
+
+    assert (shown.reason, shown.since) == (WaitReason.KEY_UNREADABLE, run.updated_at)
+    paused = replace(run, pause_state=PauseState.PAUSED)
+    assert not await waits.find([(job, paused)])
