@@ -95,6 +95,13 @@ def test_processes_engines_and_dead_letters_are_listed(run: Run) -> None:
     )
 
 
+def test_a_base_url_without_v1_is_said_to_be_wrong(run: Run, program: Program) -> None:
+    wrong = program.url.removesuffix("/v1")
+    assert "must end in /v1" in run("runs", "--url", wrong, code=1).stderr
+    missing = run("stop", "01ARZ3NDEKTSV4RRFFQ69G5FAV", code=1).stderr
+    assert "`conveyor operator runs`" in missing
+
+
 @pytest.mark.parametrize("command", ["runs", "callers", "processes", "engines", "dead-letters"])
 def test_another_key_is_told_how_to_become_an_operator(
     run: Run, data: Path, ann: httpx.Client, command: str

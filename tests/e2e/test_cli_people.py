@@ -262,7 +262,7 @@ def test_a_refused_task_is_named_by_its_line_and_a_mistyped_name_has_a_hint(run:
     assert "tasks[" not in told
 
 
-def test_a_batch_that_is_refused_says_from_where_to_go_on(run: Run) -> None:
+def test_a_batch_that_is_refused_says_from_where_to_go_on(run: Run, tmp_path: Path) -> None:
     job_id = run("submit", "-", "--open").stdout.strip()
     given = "".join(f"{SLOW}{number}\n" for number in range(10_000)) + "nonsense\n"
     told = run("add", job_id, "-", given=given, code=1)
@@ -272,6 +272,11 @@ def test_a_batch_that_is_refused_says_from_where_to_go_on(run: Run) -> None:
     told = run("add", job_id, "-", given=given, code=1)
     assert "line 20001: must be a task" in told.stderr
     assert "the 10,000 tasks before line 10001 are accepted" in told.stderr
+    rows = "".join(f"{SLOW}{number}\n" for number in range(9_999))
+    (tmp_path / "rows.csv").write_text(f'url,note\n{rows}{SLOW},"on\nthree\nlines"\nnonsense\n')
+    told = run("add", job_id, "rows.csv", code=1)
+    assert "line 10004: malformed_url" in told.stderr
+    assert "the 10,000 tasks before line 10004 are accepted" in told.stderr
     run("stop", job_id)
 
 

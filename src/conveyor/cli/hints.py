@@ -7,6 +7,7 @@ from conveyor.client import ApiError, UnreachableError
 from conveyor.errors import ConveyorError
 
 BASE_URL = "check --url and CONVEYOR_URL: the base URL must end in /v1"
+NO_SUCH_PATH = "No such path"  # as the service says it
 BY_CODE = {
     "invalid_argument": "correct what is named and repeat the command; see --help",
     "conflict": "`conveyor status JOB` shows the state of the run",
@@ -43,7 +44,7 @@ PARAMETERS = "`conveyor params` lists the parameters with their values"
 # By what the service says is missing.
 BY_DETAIL = {
     "No such task": "`conveyor results JOB` lists the tasks of a job, with their whole ids",
-    "No such path": BASE_URL,
+    NO_SUCH_PATH: "check the ids, and --url and CONVEYOR_URL: the base URL must end in /v1",
     "No such run": "`conveyor runs JOB` lists the runs of a job, with their whole ids",
     "No such event": "`conveyor webhook deliveries JOB` lists the events of a job",
     "The job has no webhook": "`conveyor webhook set JOB URL` sets one",

@@ -12,7 +12,7 @@ import typer
 from conveyor import wire
 from conveyor.cli import output
 from conveyor.cli.connect import Endpoint, Json, full_id, with_service
-from conveyor.cli.hints import Advised
+from conveyor.cli.hints import NO_SUCH_PATH, Advised
 from conveyor.cli.jobs import (
     JOB_HEADS,
     JobName,
@@ -56,7 +56,8 @@ def _client(service: Endpoint) -> Iterator[Conveyor]:
         try:
             yield client
         except ApiError as error:
-            raise Advised(error, ADVICE.get(error.status)) from None
+            is_path = error.problem.detail == NO_SUCH_PATH  # of which the general advice tells more
+            raise Advised(error, None if is_path else ADVICE.get(error.status)) from None
 
 
 @operator.command()

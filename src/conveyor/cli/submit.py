@@ -417,7 +417,7 @@ def add(
                     body["last_batch"] = True
                 raw = _added(client, job, body, file, batch)
                 accepted += decoded(raw, Added).accepted_tasks
-                next_line = batch[-1].line + 1
+                next_line = batch[-1].line + batch[-1].lines
                 if as_json:
                     output.json_line(raw)
     except (PartlyRefused, UnusableList) as error:

@@ -38,8 +38,9 @@ SEE_COLUMNS = "  see --url-column, --id-column, --delimiter and --no-header"
 class ListedTask(msgspec.Struct, frozen=True):
     """A task, and its line in the file."""
 
-    line: int
+    line: int  # the first, of a row of CSV with line ends inside quotes
     task: dict[str, object]
+    lines: int = 1
 
 
 class BadLine(NamedTuple):
@@ -262,17 +263,17 @@ def _task(line: str, number: int) -> ListedTask | BadLine:
 def _of_csv(source: TextIO, name: str) -> Iterator[ListedTask | BadLine]:
     """The rows of CSV, which may contain line ends inside quotes; each has its first line."""
     # Strict: else a quote that is never closed would take the rows after it for its text.
-    rows, line = csv.reader(source, strict=True), 1
+    rows, line, advice = csv.reader(source, strict=True), 1, SEE_COLUMNS
     try:
         url_at, id_at = _columns(next(filter(None, rows), None), name)
-        line = rows.line_num + 1
+        line, advice = rows.line_num + 1, SKIP
         for row in rows:
             if row:
-                yield _listed(row, url_at, id_at, line)
+                yield _listed(row, url_at, id_at, line, rows.line_num + 1 - line)
             line = rows.line_num + 1
     except csv.Error as error:
         why = str(error).replace("unexpected end of data", "a quote is never closed")
-        raise UnusableList(f"{name}, line {line}: {why}", SKIP) from None
+        raise UnusableList(f"{name}, line {line}: {why}", advice) from None
 
 
 def _columns(header: Iterable[str] | None, name: str) -> tuple[int, int | None]:
@@ -290,14 +291,16 @@ def _columns(header: Iterable[str] | None, name: str) -> tuple[int, int | None]:
     return names.index("url"), names.index("external_id") if "external_id" in names else None
 
 
-def _listed(row: list[str], url_at: int, id_at: int | None, line: int) -> ListedTask | BadLine:
+def _listed(
+    row: list[str], url_at: int, id_at: int | None, line: int, lines: int
+) -> ListedTask | BadLine:
     url = _cell(row, url_at)
     if not url:
         return BadLine(line, "the `url` must not be empty")
     task: dict[str, object] = {"url": url}
     if id_at is not None and (external_id := _cell(row, id_at)):
         task["external_id"] = external_id
-    return ListedTask(line, task)
+    return ListedTask(line, task, lines)
 
 
 def _cell(row: list[str], at: int) -> str:

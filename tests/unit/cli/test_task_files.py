@@ -54,7 +54,7 @@ def test_columns_are_found_as_the_service_finds_them(folder: Path) -> None:
     text = '\n url , external_id\nhttps://a.example,"x"\n"https://b.example","y\nz"\n\nhttps://c.example'
     assert _tasks(folder / "tasks.csv", text) == [
         ListedTask(3, {"url": "https://a.example", "external_id": "x"}),
-        ListedTask(4, {"url": "https://b.example", "external_id": "y\nz"}),
+        ListedTask(4, {"url": "https://b.example", "external_id": "y\nz"}, 2),
         ListedTask(7, {"url": "https://c.example"}),
     ]
 
@@ -94,6 +94,7 @@ def test_standard_input_is_lines_or_ndjson(
         ("a.csv", b"url,url\nx,y\n", ["more than one column is named `url`"]),
         ("a.csv", b'url,note\na,x\nb,"y\nc,z\nd,z\n', ["line 3", "a quote is never closed"]),
         ("a.csv", b'url,note\nb,"y\nc,z\nd,"z"\n', ["line 2", "expected after"]),
+        ("a.csv", b'"url\nb\n', ["line 1", "a quote is never closed"]),
         ("a.txt", b"\xff\xfe\x00h", ["a.txt", "UTF-8"]),
         ("a.ndjson", b'{"url": "\xff"}', ["a.ndjson", "UTF-8"]),
         ("folder/a.txt", None, ["folder/a.txt", "No such file"]),
@@ -121,6 +122,18 @@ def test_all_bad_lines_are_named_up_to_a_limit(
         assert f"{count} bad lines" in str(refusal.value)
         assert str(refusal.value).endswith(end)
         assert "--on-invalid skip" in refusal.value.advice
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [('"url\nhttps://a.example\n', "--url-column"), ('url\n"https://a.example\n', "--on-invalid")],
+)
+def test_a_quote_that_is_never_closed_gets_advice_that_helps(
+    folder: Path, text: str, advice: str
+) -> None:
+    with pytest.raises(UnusableList) as refusal:
+        _tasks(folder / "a.csv", text)
+    assert advice in refusal.value.advice
 
 
 def _tasks(file: Path, text: str) -> list[ListedTask]:
