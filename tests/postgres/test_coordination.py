@@ -54,7 +54,8 @@ async def test_members_do_not_wait_for_a_silent_server(
     postgres_18: TestDatabases, monkeypatch: pytest.MonkeyPatch, life: timedelta
 ) -> None:
     """A process that stops leaves the list last, and must still stop in time."""
-    monkeypatch.setattr(coordination, "DEADLINE", timedelta(seconds=0.1))
+    for limit in "DEADLINE", "ANNOUNCED_WITHIN":
+        monkeypatch.setattr(coordination, limit, timedelta(seconds=0.1))
     monkeypatch.setattr(database_module, "RELEASED_WITHIN", 0.1)
     address = await postgres_18.empty()
     async with Proxy(address.port).running() as proxy:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.adapters.postgres.coordination import PostgresCoordination
+from conveyor.adapters.postgres.database import open_database
 from conveyor.adapters.postgres.engine import PostgresEngine, open_engine
 from conveyor.adapters.postgres.schema import migrate_at, missing_at
 from conveyor.adapters.system.clock import SystemClock, SystemIds
@@ -27,7 +28,7 @@ from conveyor.testing.factories import (
     settlement,
 )
 from tests.harness.pgbouncer import pgbouncer
-from tests.harness.postgres import TestDatabases, connected
+from tests.harness.postgres import TestDatabases, a_postgres, connected
 
 LEASE = timedelta(minutes=10)
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "storage" / "postgres.md"
@@ -91,3 +92,18 @@ async def test_coordination_works_through_a_pooler(engine: PostgresEngine) -> No
         assert await anext(notifications) == Notification("runs", None)
         await other.notify("runs", ["name"])
         assert await anext(notifications) == Notification("runs", frozenset({"name"}))
+
+
+async def test_a_server_that_was_a_standby_is_used_once_it_is_promoted() -> None:
+    """PgBouncer says of new connections what was true of its first one."""
+    with a_postgres(18) as server:
+        direct = server.address("postgres")
+        server.restart_as_standby()
+        with pgbouncer(direct) as address:
+            async with open_database(address) as database:
+                assert await database.first("SELECT pg_is_in_recovery()") == (True,)
+                async with connected(direct) as connection:
+                    await connection.execute("SELECT pg_promote()")
+                await database.fetch("CREATE TABLE one (n integer)")
+            async with open_database(address) as later:
+                await later.fetch("INSERT INTO one VALUES (1)")

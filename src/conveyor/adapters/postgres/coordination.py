@@ -21,6 +21,7 @@ from conveyor.ports.clock import Clock
 from conveyor.ports.coordination import Member, Notification
 
 DEADLINE = timedelta(seconds=2)  # of calls that requests wait for, and can do without
+ANNOUNCED_WITHIN = timedelta(seconds=5)  # after which the next announcement is due
 POLL_EVERY = timedelta(seconds=1)  # for notifications
 POLL_APART = timedelta(seconds=0.25)  # at least: many notifications share a poll
 # A notification is found if its transaction ended within this time of its own timestamp.
@@ -165,7 +166,7 @@ class PostgresCoordination(PostgresPermits):
                 await self._database.fetch(LEAVE, member.id)
             return
         document = msgspec.json.encode(member).decode()
-        async with _in_time():
+        async with _in_time(ANNOUNCED_WITHIN):
             await self._database.fetch(ANNOUNCE, self._now(), life, member.id, document)
         if self._monotonic() >= self._clean_at:
             self._clean_at = self._monotonic() + CLEAN_EVERY.total_seconds()
@@ -174,7 +175,7 @@ class PostgresCoordination(PostgresPermits):
                     await self._database.fetch(CLEAN, self._now(), CLEAN_EVERY)
 
     async def members(self) -> Sequence[Member]:
-        async with _in_time():
+        async with _in_time(ANNOUNCED_WITHIN):
             rows = await self._database.fetch(MEMBERS, self._now())
         return [MEMBER.decode(row["doc"]) for row in rows]
 
@@ -188,9 +189,9 @@ def _still_found(seen: Mapping[str, datetime]) -> dict[str, datetime]:
 
 
 @asynccontextmanager
-async def _in_time() -> AsyncIterator[None]:
+async def _in_time(limit: timedelta | None = None) -> AsyncIterator[None]:
     try:
-        async with asyncio.timeout(DEADLINE.total_seconds()):
+        async with asyncio.timeout((limit or DEADLINE).total_seconds()):
             yield
     except TimeoutError:
         raise Unavailable("PostgreSQL: coordination did not answer in time") from None

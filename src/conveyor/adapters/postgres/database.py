@@ -120,9 +120,12 @@ class Arrivals:
 class PostgresDatabase:
     """`open_database` makes it. It connects when it is first used."""
 
-    def __init__(self, address: PostgresAddress, pools: dict[Pool, Any]) -> None:
+    def __init__(
+        self, address: PostgresAddress, pools: dict[Pool, Any], tls: ssl.SSLContext | str
+    ) -> None:
         self.address = address
         self._pools = pools
+        self._tls = tls
         # A check that the first connection must pass, if the server was unavailable at the start.
         self.check_first: Operation[None] | None = None
 
@@ -192,7 +195,8 @@ class PostgresDatabase:
             return
         async with self._own_errors():
             connection = await asyncpg.connect(
-                **_connecting(self.address), server_settings={"application_name": "conveyor"}
+                **_connecting(self.address, self._tls),
+                server_settings={"application_name": "conveyor"},
             )
         try:
             connection.add_termination_listener(lambda _: arrivals.end())
@@ -257,28 +261,32 @@ async def open_database(
     """Open the pools of a database. Nothing is sent before the first call."""
     session = SESSION | {"default_transaction_read_only": "off" if writable else "on"}
     work = (address.connections - 1) // 2
+    tls = _tls(address)
+    # Through a pooler a renewal may wait for a connection of the server, like everything else.
+    renewed_within = ANSWERED_WITHIN if address.pooled else RENEWED_WITHIN
     pools = {
-        Pool.GENERAL: _pool(address, address.connections - 1 - work, session),
-        Pool.WORK: _pool(address, work, session),
-        Pool.RESERVED: _pool(address, 1, session, answered_within=RENEWED_WITHIN),
+        Pool.GENERAL: _pool(address, tls, address.connections - 1 - work, session),
+        Pool.WORK: _pool(address, tls, work, session),
+        Pool.RESERVED: _pool(address, tls, 1, session, answered_within=renewed_within),
     }
     for pool in pools.values():
         await pool  # which does not connect, because it may be empty
     try:
-        yield PostgresDatabase(address, pools)
+        yield PostgresDatabase(address, pools, tls)
     finally:
         await asyncio.gather(*map(_close, pools.values()))
 
 
 def _pool(
     address: PostgresAddress,
+    tls: ssl.SSLContext | str,
     size: int,
     session: Mapping[str, str],
     *,
     answered_within: float = ANSWERED_WITHIN,
 ) -> Any:
     return asyncpg.create_pool(
-        **_connecting(address, answered_within),
+        **_connecting(address, tls, answered_within),
         min_size=0,
         max_size=size,
         max_inactive_connection_lifetime=IDLE,
@@ -291,7 +299,7 @@ def _pool(
 
 
 def _connecting(
-    address: PostgresAddress, answered_within: float = ANSWERED_WITHIN
+    address: PostgresAddress, tls: ssl.SSLContext | str, answered_within: float = ANSWERED_WITHIN
 ) -> dict[str, Any]:
     return {
         "host": address.host,
@@ -299,11 +307,12 @@ def _connecting(
         "user": address.user,
         "password": address.password,
         "database": address.database,
-        "ssl": _tls(address),
+        "ssl": tls,
         "command_timeout": answered_within,
         "timeout": ACQUIRED_WITHIN,
-        # After a failover a name may lead to a standby for a while, whose connections would stay.
-        "target_session_attrs": "primary",
+        # After a failover a name may lead to a standby for a while, whose connections would stay. A
+        # pooler says of its first connection whether it is one, long after that server was promoted.
+        "target_session_attrs": "any" if address.pooled else "primary",
     }
 
 
