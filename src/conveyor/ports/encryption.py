@@ -4,6 +4,12 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from conveyor.errors import Unavailable
+
+
+class Undecryptable(Unavailable):
+    """None of the keys decrypts a stored value, until an operator puts its key back."""
+
 
 class KeyRing(Protocol):
     """Encrypts with the current key. Decrypts with it and with the other keys that are still kept.
@@ -23,7 +29,7 @@ class KeyRing(Protocol):
         ...
 
     async def decrypt(self, encrypted: bytes, *, context: str) -> str:
-        """Return the secret. Raises `Unavailable` when no key decrypts it in this context."""
+        """Return the secret. Raises `Undecryptable` when no key decrypts it in this context."""
         ...
 
     def reencrypted(self, encrypted: bytes, *, context: str) -> bytes:

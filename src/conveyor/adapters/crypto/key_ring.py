@@ -13,6 +13,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from conveyor.errors import Unavailable
+from conveyor.ports.encryption import Undecryptable
 
 SIGNING_BYTES = 32
 NONCE_BYTES = 12
@@ -148,7 +149,7 @@ class AesKeyRing:
                 return cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], bound).decode()
             except (InvalidTag, ValueError):
                 continue
-        raise Unavailable("a stored credential cannot be decrypted with this encryption key")
+        raise Undecryptable("a stored credential cannot be decrypted with this encryption key")
 
     def _candidates(self, encrypted: bytes) -> tuple[bytes, list[AESGCM]]:
         if encrypted[:1] != SECOND:

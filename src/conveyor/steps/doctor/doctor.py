@@ -29,11 +29,10 @@ from conveyor.domain.file_input import FileInput
 from conveyor.domain.ids import LAST, JobId, RunId, stands_for_id, whole_id
 from conveyor.domain.job import Job, JobStatus
 from conveyor.domain.run import Run, RunStatus
-from conveyor.errors import Unavailable
 from conveyor.ports.blobs import Blobs
 from conveyor.ports.clock import Clock
 from conveyor.ports.control_queue import DeadLetter, DeadLetters
-from conveyor.ports.encryption import KeyRing
+from conveyor.ports.encryption import KeyRing, Undecryptable
 from conveyor.ports.metadata import Metadata, key_of
 from conveyor.ports.tasks import Tasks
 from conveyor.steps.doctor.audit import Audit
@@ -225,14 +224,14 @@ class Doctor:
                     yield event
 
     async def _has_key(self, job: Job) -> bool:
-        """Whether the service can use the gateway key of a job, as far as is known."""
+        """Whether the service has the key that decrypts the gateway key of a job."""
         if self.encryption is None:
             return True
         try:
             await self.encryption.decrypt(
                 job.encrypted_gateway_key, context=context(job.caller, job.id)
             )
-        except Unavailable:
+        except Undecryptable:
             return False
         return True
 

@@ -1,5 +1,7 @@
 """Callers see what their runs wait for in a process that serves none of them."""
 
+from unittest.mock import patch
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,7 +12,7 @@ from conveyor.domain.ids import JobId, RunId
 from conveyor.domain.progress import Waiting, WaitReason
 from conveyor.domain.run import PauseState
 from conveyor.domain.task import AccountBlocked, Task
-from conveyor.errors import StorageFull
+from conveyor.errors import StorageFull, Unavailable
 from conveyor.steps.dispatch.dispatcher import Dispatcher
 from conveyor.steps.dispatch.run_waits import RunWaits
 from conveyor.steps.dispatch.shared_limits import FOLLOWED_FOR, GATEWAY, STORAGE
@@ -165,3 +167,11 @@ async def test_a_run_whose_key_cannot_be_decrypted_waits_for_the_encryption_key(
     assert (shown.reason, shown.since) == (WaitReason.KEY_UNREADABLE, run.updated_at)
     paused = replace(run, pause_state=PauseState.PAUSED)
     assert not await waits.find([(job, paused)])
+
+
+async def test_encryption_keys_that_are_away_for_a_moment_are_no_reason_to_wait() -> None:
+    house = a_house()
+    job_id, run_id = await house.submit(3)
+    _, _, waits = _processes(house)
+    with patch.object(AesKeyRing, "decrypt", side_effect=Unavailable("the store does not answer")):
+        assert await _shown(house, waits, job_id, run_id) is None

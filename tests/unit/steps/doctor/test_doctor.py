@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import cast
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -329,6 +330,11 @@ async def test_a_live_run_whose_gateway_key_cannot_be_decrypted_is_wrong() -> No
     assert "encryption.key" in found[0].advice
     at_rest = replace(restored, encryption=None)
     assert not [one async for one in at_rest.examine(DoctorScope()) if isinstance(one, Finding)]
+    with (
+        patch.object(AesKeyRing, "decrypt", side_effect=Unavailable("the store does not answer")),
+        pytest.raises(Unavailable),
+    ):
+        [one async for one in restored.examine(DoctorScope())]
 
 
 async def test_a_job_and_a_run_are_found_by_what_stands_for_them() -> None:
