@@ -41,7 +41,6 @@ from conveyor.errors import (
     UriTooLong,
 )
 
-REFERENCE = "#/components/schemas/{name}"
 HEADER = "#/components/headers/{name}"
 # Errors that every operation can return.
 COMMON: tuple[type[ConveyorError], ...] = (
@@ -98,7 +97,9 @@ def encoded() -> bytes:
 
 def document() -> Document:
     kinds = list(_kinds())
-    _, shapes = msgspec.json.schema_components(kinds, ref_template=REFERENCE, schema_hook=_any)
+    _, shapes = msgspec.json.schema_components(
+        kinds, ref_template=schemas.REFERENCE, schema_hook=_any
+    )
     paths: dict[str, Document] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -130,7 +131,7 @@ def _without_unused(described: Document) -> Document:
     text = msgspec.json.encode(described).decode()
     shapes = described["components"]["schemas"]
     for name in list(shapes):
-        if f'"{REFERENCE.format(name=name)}"' not in text:
+        if f'"{schemas.REFERENCE.format(name=name)}"' not in text:
             del shapes[name]
     return described
 
@@ -294,7 +295,7 @@ def _problem(status: int, codes: list[str]) -> Document:
     # The problem of a failed task has the status and code of the page, not of the response.
     if status != TaskUnsuccessful.status:
         shown = {"status": {"const": status}, "code": {"enum": sorted(codes)}}
-    schema = {"$ref": REFERENCE.format(name="WireProblem"), "properties": shown}
+    schema = {"$ref": schemas.REFERENCE.format(name="WireProblem"), "properties": shown}
     described = ", ".join(f"`{code}`" for code in sorted(codes))
     says_when = status in {402, 429, 503} or SubscriptionInactive.code in codes
     return {
@@ -348,4 +349,4 @@ def _bears(*more: str) -> Document:
 
 
 def _content(name: str) -> Document:
-    return {"schema": {"$ref": REFERENCE.format(name=name)}}
+    return {"schema": {"$ref": schemas.REFERENCE.format(name=name)}}

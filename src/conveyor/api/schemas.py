@@ -75,33 +75,40 @@ def _any_of(longest: int) -> Document:
 
 def _parameter(name: str) -> Document:
     """Return the schema of a scraper parameter, which may be given as itself or as text."""
+    return {"anyOf": _forms(name), "description": params.MEANINGS[name]}
+
+
+def _forms(name: str) -> list[Document]:
     if name == params.HEADERS:
-        return HEADERS
+        return [HEADERS]
     if name in params.BOOLEANS:
-        return {"enum": [True, False, "true", "false"]}
+        return [{"type": "boolean"}, {"type": "string", "enum": ["true", "false"]}]
     if name in params.NUMBERS:
-        return {
-            "anyOf": [
-                _whole(0, params.NUMBERS[name]),
-                {"type": "string", "pattern": "^[0-9]{1,9}$"},
-            ]
-        }
+        digits = {"type": "string", "pattern": "^[0-9]{1,9}$"}
+        return [_whole(0, params.NUMBERS[name]), digits]
     if name in params.CHOICES:
-        return {"enum": sorted(params.CHOICES[name])}
-    return {"type": ["string", "number", "boolean"], "maxLength": params.LONGEST_TEXT}
+        return [{"type": "string", "enum": sorted(params.CHOICES[name])}]
+    text = {"type": "string", "maxLength": params.LONGEST_TEXT}
+    return [text, {"type": "number"}, {"type": "boolean"}]
 
 
-ZENROWS_PARAMS: Document = {
-    "properties": {name: _parameter(name) for name in sorted(params.KNOWN)},
-    "additionalProperties": False,
+def _parameters(*, removable: bool) -> Document:
+    """Return the schema of scraper parameters by name. Null removes one, where that is possible."""
+    properties = {name: _parameter(name) for name in sorted(params.KNOWN)}
+    if removable:
+        for schema in properties.values():
+            schema["anyOf"].append(NULL)
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+REFERENCE = "#/components/schemas/{name}"
+# Schemas of no type: their fields are those of the scraper.
+SCRAPER_PARAMS, CHANGED_PARAMS = "ScraperParams", "ChangedParams"
+PARAMS = {
+    SCRAPER_PARAMS: _parameters(removable=False),
+    CHANGED_PARAMS: _parameters(removable=True),
 }
-# Of a rerun, where null removes a parameter.
-CHANGED_PARAMS: Document = {
-    "properties": {
-        name: {"anyOf": [schema, NULL]} for name, schema in ZENROWS_PARAMS["properties"].items()
-    },
-    "additionalProperties": False,
-}
+ZENROWS_PARAMS: Document = {"$ref": REFERENCE.format(name=SCRAPER_PARAMS)}
 EXTENSIONS: dict[str, Document] = {
     **{name: _whole(lowest, highest) for name, (lowest, highest) in submission.BOUNDS.items()},
     "async": {"type": "boolean"},
@@ -131,7 +138,7 @@ BOUNDS: dict[str, dict[str, Document]] = {
         "host": _some({"minLength": 1, "maxLength": LONGEST_HOST}),
         "task_ids": _some({"pattern": f"^{TASK_ID.pattern}$"}),
         "scraped_before": {"format": "date-time"},
-        "zenrows_params": CHANGED_PARAMS,
+        "zenrows_params": {"$ref": REFERENCE.format(name=CHANGED_PARAMS)},
     },
     "Addition": {"tasks": {"minItems": 1, "maxItems": submission.TASKS_PER_ADD}},
     "TaskInput": {
@@ -304,7 +311,7 @@ def bounded(schemas: dict[str, Document]) -> dict[str, Document]:
         for field, bounds in fields.items():
             properties[field] = narrowed(properties[field], bounds)
     schemas["Submission"]["anyOf"] = SOURCES
-    return schemas
+    return schemas | PARAMS
 
 
 def narrowed(schema: Document, bounds: Document) -> Document:
@@ -316,5 +323,6 @@ def narrowed(schema: Document, bounds: Document) -> Document:
 
 
 def _bound(kind: Document, bounds: Document) -> Document:
-    """Add bounds to one alternative. Accepted values replace an enumeration that has more."""
-    return bounds if "$ref" in kind and "enum" in bounds else kind | bounds
+    """Add bounds to one alternative. A schema of its own, or the accepted values, replace it."""
+    replaces = "$ref" in bounds or ("$ref" in kind and "enum" in bounds)
+    return bounds if replaces else kind | bounds

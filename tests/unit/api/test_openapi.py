@@ -313,10 +313,13 @@ def test_the_fields_of_bodies_have_their_bounds(api: dict[str, Any]) -> None:
     assert job["retries"]["anyOf"][0]["maximum"] == 100
     assert set(shapes["NewJobStatus"]["enum"]) == {"open", "closed"}
     assert job["metadata"]["anyOf"][0]["maxProperties"] == 20
-    for shape in (task, job):
-        params = shape["zenrows_params"]["anyOf"][0]
-        assert params["additionalProperties"] is False
-        assert params["properties"].keys() == KNOWN
+    rerun = shapes["RerunBody"]["properties"]
+    for shape, name in (task, "ScraperParams"), (job, "ScraperParams"), (rerun, "ChangedParams"):
+        reference = {"$ref": f"#/components/schemas/{name}"}
+        assert shape["zenrows_params"]["anyOf"] == [reference, {"type": "null"}]
+        assert shapes[name]["additionalProperties"] is False
+        assert shapes[name]["properties"].keys() == KNOWN
+    assert shapes["ScraperParams"]["properties"]["wait"]["anyOf"][0]["maximum"] == 30_000
 
 
 def test_links_lead_to_calls_that_are_there(api: dict[str, Any]) -> None:
