@@ -1,4 +1,4 @@
-"""deploy/compose.postgres.yaml: its containers start, find each other and are confined."""
+"""The compose files: their names exist, and containers start, find each other and are confined."""
 
 import inspect
 import re
@@ -25,22 +25,24 @@ GIVEN = {
     "CONVEYOR_GATEWAY_KEY": "a-gateway-key",
 }
 OWN = ("migrate", "api", "worker")
-# Of the Compose Specification: the names that the file uses.
+# Of the Compose Specification: the names that the files use.
 TOP = {"name", "services", "volumes", "x-conveyor"}
 OF_SERVICE = {
-    "build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "ports",
-    "read_only", "restart", "security_opt", "shm_size", "stop_grace_period", "volumes",
+    "build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init",
+    "mem_limit", "ports", "read_only", "restart", "security_opt", "shm_size", "stop_grace_period",
+    "ulimits", "volumes",
 }  # fmt: skip
 CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
 
 
-def test_names_are_those_of_the_compose_specification_and_refer_to_what_exists() -> None:
-    compose = yaml.safe_load(FILE.read_text())
-    assert compose.keys() == TOP
+@pytest.mark.parametrize("name", ["compose.embedded.yaml", "compose.postgres.yaml"])
+def test_names_are_those_of_the_compose_specification_and_refer_to_what_exists(name: str) -> None:
+    compose = yaml.safe_load(FILE.with_name(name).read_text())
+    assert compose.keys() <= TOP
     for service in compose["services"].values():
         assert service.keys() <= OF_SERVICE
-        for name, how in service.get("depends_on", {}).items():
-            assert name in compose["services"]
+        for other, how in service.get("depends_on", {}).items():
+            assert other in compose["services"]
             assert how["condition"] in CONDITIONS
         for mount in service.get("volumes", ()):
             assert mount.partition(":")[0] in compose["volumes"]
