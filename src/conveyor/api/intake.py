@@ -37,15 +37,15 @@ HELD_MEMORY = "conveyor.held_memory"  # key of an ASGI scope: the memory that th
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """Return the body of a request that takes JSON; at most `most` bytes."""
-    return await _read(request, most, lambda _: None)
+    """Return the body of a request that takes JSON; at most `most` bytes, which must be few."""
+    return await _read(request, most, lambda _: None, caller="")
 
 
 async def take_call(request: Request, identity: Identity, most: int) -> Call:
     """Return a request that may have an `Idempotency-Key`, as the steps take it."""
     key, extensions = _idempotency_key(request), _extensions(request)
     digest = _fingerprint(request, identity.caller)
-    raw = await _read(request, most, digest.update)
+    raw = await _read(request, most, digest.update, caller=identity.caller)
     return Call(
         caller=identity.caller,
         gateway_key=identity.gateway_key or "",
@@ -57,7 +57,9 @@ async def take_call(request: Request, identity: Identity, most: int) -> Call:
     )
 
 
-async def _read(request: Request, most: int, take: Callable[[bytes], object]) -> bytes:
+async def _read(
+    request: Request, most: int, take: Callable[[bytes], object], *, caller: str
+) -> bytes:
     """Read the body, and call `take` with each part as it arrives.
 
     Memory is reserved as the body grows, not by its announced length: a client that announces much
@@ -77,7 +79,7 @@ async def _read(request: Request, most: int, take: Callable[[bytes], object]) ->
         if reached > room:
             # Reserve twice as much each time, so that a large body waits only a few times.
             room = max(min(max(2 * room, UNCOUNTED_BYTES), length or most), reached)
-            await holding.reserve(room)
+            await holding.reserve(room, caller)
         take(part)
         body.write(part)
     return body.getvalue()

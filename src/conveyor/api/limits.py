@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope
@@ -30,10 +31,11 @@ from conveyor.steps.shared.quotas import check_quota, count_down
 LONGEST_TARGET = 8 * 1024  # bytes of path and query
 LARGEST_HEAD = 32 * 1024  # bytes of all headers
 MOST_HEADERS = 100
-BODY_IDLE = 20.0  # seconds between two parts of a body
-SLOWEST_BODY = 500  # bytes a second, once BODY_IDLE is over
+BODY_IDLE = 20.0  # seconds that a body may be behind the slowest rate
+SLOWEST_BODY = 500  # bytes a second
 LARGE_BODY = 1024 * 1024  # bytes in memory from which a body must come faster
 SLOWEST_LARGE_BODY = 64 * 1024  # bytes a second
+SHARES = 2  # one caller's bodies may have a half of the memory
 WAIT_AT_MOST = 10.0  # seconds for memory; then the request is refused
 UNCOUNTED_BYTES = 64 * 1024  # bytes of a body that every connection buffers anyway
 
@@ -65,13 +67,15 @@ class TimedBody:
     """The messages of a request, with a time limit on its body against slow clients (slowloris).
 
     Time counts only while the service waits for the client, and only until the response begins.
+    What comes early gains no time for later: a client that sends nearly all of a large body at once
+    must not hold its memory while the rest drips in.
     """
 
     def __init__(self, receive: Receive, holding: "HeldMemory | None" = None) -> None:
         self._receive = receive
         self._holding = holding
         self._is_timed = True
-        self._waited = 0.0
+        self._left = BODY_IDLE  # seconds
         self._length = 0
 
     def stop_timing(self) -> None:
@@ -84,24 +88,21 @@ class TimedBody:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._left):
                 message = await self._receive()
         except TimeoutError:
             raise RequestTimeout(
                 f"The body stopped after {self._length} bytes, or comes too slowly"
             ) from None
-        self._waited += loop.time() - began
-        self._length += len(message.get("body", b""))
-        self._is_timed = message.get("more_body", False)
-        return message
-
-    @property
-    def _patience(self) -> float:
+        length = len(message.get("body", b""))
+        self._length += length
         # A body that holds much memory must come faster: others wait for that memory.
         holds_much = self._holding is not None and self._holding.held > LARGE_BODY
         slowest = SLOWEST_LARGE_BODY if holds_much else SLOWEST_BODY
-        left = BODY_IDLE + self._length / slowest - self._waited
-        return max(min(left, BODY_IDLE), 0.0)
+        left = self._left - (loop.time() - began) + length / slowest
+        self._left = max(min(left, BODY_IDLE), 0.0)
+        self._is_timed = message.get("more_body", False)
+        return message
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -118,6 +119,9 @@ class BodyMemory:
     requests, the one that holds most is served first: it is the closest to being finished. If every
     request that holds memory waits for more, none can continue (a deadlock). Then the one that holds
     least is refused at once.
+
+    The bodies of one caller have a share of the memory. A body larger than the share gets all of it,
+    so it waits until its caller has no other.
     """
 
     def __init__(self, most: int, *, wait_at_most: float = WAIT_AT_MOST) -> None:
@@ -125,6 +129,15 @@ class BodyMemory:
         self._free = most
         self._turn_within = wait_at_most
         self._waiting: list[_Waiting] = []
+        # A share exists while a request of its caller has a body in memory.
+        self._shares = WeakValueDictionary[str, BodyMemory]()
+
+    def share_of(self, caller: str) -> "BodyMemory":
+        share = self._shares.get(caller)
+        if share is None:
+            most = self._most // SHARES
+            share = self._shares[caller] = BodyMemory(most, wait_at_most=self._turn_within)
+        return share
 
     async def take(self, length: int, held: int = 0) -> int:
         """Take memory and return how much; raise `Overloaded` if none becomes free in time.
@@ -183,17 +196,26 @@ class HeldMemory:
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
+        self._share: BodyMemory | None = None
+        self._of_share = 0
         self.held = 0
 
-    async def reserve(self, length: int) -> None:
+    async def reserve(self, length: int, caller: str) -> None:
         """Hold memory for a body of `length` bytes."""
-        if length > max(self.held, UNCOUNTED_BYTES):
-            self.held += await self._memory.take(length - self.held, self.held)
+        if length <= max(self.held, UNCOUNTED_BYTES):
+            return
+        self._share = self._share or self._memory.share_of(caller)
+        self._of_share += await self._share.take(length - self._of_share, self._of_share)
+        self.held += await self._memory.take(length - self.held, self.held)
 
     def release(self) -> None:
         held, self.held = self.held, 0
         if held:
             self._memory.give_back(held)
+        share, self._share = self._share, None
+        if share:
+            share.give_back(self._of_share)
+            self._of_share = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -121,6 +121,33 @@ def _ending(receive: Receive) -> Receive:
     return ended
 
 
+def test_a_large_body_that_comes_at_once_but_for_its_end_must_not_drip() -> None:
+    async def scenario() -> float:
+        holding = HeldMemory(BodyMemory(100 * KB * KB))
+        await holding.reserve(50 * KB * KB, "ann")
+        drip = pieces((1.0, b"a" * 50 * KB * KB), *repeat((1.0, b" "), 10_000))
+        with pytest.raises(RequestTimeout):
+            await _all_of(TimedBody(drip, holding))
+        return asyncio.get_running_loop().time()
+
+    assert time_lapse.run(scenario()) < 2 * BODY_IDLE
+
+
+async def test_the_bodies_of_one_caller_leave_memory_to_others() -> None:
+    room = BodyMemory(400 * KB, wait_at_most=0.0)
+    first, second, third = (HeldMemory(room) for _ in range(3))
+    for holding in (first, second):
+        await holding.reserve(100 * KB, "ann")
+    with pytest.raises(Overloaded):
+        await HeldMemory(room).reserve(100 * KB, "ann")
+    await third.reserve(100 * KB, "bob")
+    with pytest.raises(Overloaded):
+        await second.reserve(200 * KB, "ann")
+    for holding in (first, second, third):
+        holding.release()
+    await HeldMemory(room).reserve(400 * KB, "ann")  # alone, a body may have all of it
+
+
 def test_who_waits_for_an_answer_or_for_its_end_is_not_hurried() -> None:
     async def scenario() -> None:
         whole = TimedBody(pieces((0.0, b"a"), (100.0, b""), more=False))
@@ -225,7 +252,7 @@ async def test_who_gives_way_as_room_comes_free_gives_back_no_more_than_it_held(
 async def test_a_body_that_grows_beyond_all_the_room_has_it_to_itself() -> None:
     held = HeldMemory(BodyMemory(100 * KB, wait_at_most=0.0))
     for length in (70 * KB, 100 * KB, 200 * KB):
-        await held.reserve(length)
+        await held.reserve(length, "ann")
     assert held.held == 100 * KB
 
 
@@ -242,7 +269,7 @@ async def test_what_is_announced_takes_no_room_until_it_comes(announced: dict[st
 def test_who_holds_much_room_must_send_faster(held: int, is_hurried: bool) -> None:
     async def scenario() -> None:
         holding = HeldMemory(BodyMemory(9 * KB * KB))
-        await holding.reserve(held * KB)
+        await holding.reserve(held * KB, "ann")
         slow = _ending(pieces(*repeat((1.0, b"a" * 32 * KB), 100), (1.0, b"")))
         with pytest.raises(RequestTimeout) if is_hurried else contextlib.nullcontext():
             await _all_of(TimedBody(slow, holding))
@@ -266,13 +293,13 @@ def request_of(*parts: bytes, **headers: str) -> Request:
 async def test_a_body_holds_room_for_its_length_until_it_is_let_go() -> None:
     room = BodyMemory(100 * KB, wait_at_most=0.0)
     held = HeldMemory(room)
-    await held.reserve(90 * KB)
+    await held.reserve(90 * KB, "ann")
     with pytest.raises(Overloaded):
-        await HeldMemory(room).reserve(80 * KB)
-    await HeldMemory(room).reserve(60 * KB)  # what a connection reads anyway is not counted
+        await HeldMemory(room).reserve(80 * KB, "bob")
+    await HeldMemory(room).reserve(60 * KB, "bob")  # what a connection reads anyway is not counted
     held.release()
     held.release()
-    await HeldMemory(room).reserve(100 * KB)
+    await HeldMemory(room).reserve(100 * KB, "ann")
 
 
 async def test_a_body_without_its_length_takes_room_as_it_grows() -> None:
@@ -281,7 +308,7 @@ async def test_a_body_without_its_length_takes_room_as_it_grows() -> None:
     asked.scope[HELD_MEMORY] = held = HeldMemory(room)
     assert len(await read_body(asked, 1_000 * KB)) == 250 * KB
     with pytest.raises(Overloaded):
-        await HeldMemory(room).reserve(100 * KB)
+        await HeldMemory(room).reserve(100 * KB, "ann")
     held.release()
 
 
