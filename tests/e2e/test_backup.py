@@ -289,6 +289,7 @@ def test_a_backup_is_refused_where_it_would_mix_with_something(
         with pytest.raises(RefusedToStart, match=why):
             back_up(settings, target, with_keys=False, on_progress=lambda _, __: None)
 
+    refused(Settings(data=str(data)), Path("/proc/backup"), "/proc/backup cannot be created")
     (tmp_path / "there").mkdir()
     refused(_settings(data), tmp_path / "there", "exists")
     refused(_settings(data), data / "copy", "outside the data folder")

@@ -280,6 +280,32 @@ def test_a_batch_that_is_refused_says_from_where_to_go_on(run: Run, tmp_path: Pa
     run("stop", job_id)
 
 
+def test_a_list_that_cannot_be_read_to_its_end_says_from_where_to_go_on(
+    run: Run, tmp_path: Path
+) -> None:
+    job_id = run("submit", "-", "--open").stdout.strip()
+    rows = "".join(f"{SLOW}{number}\n" for number in range(25_000)).encode()
+    (tmp_path / "latin.txt").write_bytes(rows + b"https://ok.example/\xe9\n")
+    told = run("add", job_id, "latin.txt", code=1)
+    assert "must be text in UTF-8" in told.stderr
+    assert "the 10,000 tasks before line 10001 are accepted: continue from there" in told.stderr
+    run("stop", job_id)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.txt"])
+def test_a_line_must_not_end_with_a_carriage_return_alone(
+    run: Run, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("url\rhttps://a.example/\rhttps://b.example/\r", newline="")
+    assert "a carriage return stands alone" in run("submit", name, code=2).stderr
+
+
+def test_lines_are_those_of_tools_that_cut_a_list(run: Run, tmp_path: Path) -> None:
+    text = f'url,note\r\n{OK}1,"a\rb"\r\n{OK}2,"a\r\nb"\r\nnonsense,\r\n'
+    (tmp_path / "a.csv").write_text(text, newline="")
+    assert "line 5: malformed_url" in run("submit", "a.csv", code=1).stderr
+
+
 def test_a_run_is_paused_resumed_and_stopped(run: Run) -> None:
     job_id = run("submit", "-", "--open", given=OK).stdout.strip()
     assert "(paused)" in _facts(run("pause", job_id).stdout)["run_status"]

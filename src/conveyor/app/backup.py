@@ -136,8 +136,8 @@ def _check(settings: Settings, target: Path) -> None:
 def _draft(target: Path) -> Iterator[Path]:
     """A private folder beside the target, to be renamed to it; removed if that fails."""
     draft = target.with_name(f"{target.name}.partial")
-    target.parent.mkdir(parents=True, exist_ok=True)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         draft.mkdir(mode=0o700)
     except FileExistsError:
         is_ours = (draft / MARKER).is_file() or (draft.is_dir() and not any(draft.iterdir()))
@@ -145,6 +145,11 @@ def _draft(target: Path) -> Iterator[Path]:
             raise RefusedToStart(
                 f"{draft} exists and is not an unfinished backup: remove it or name another target"
             ) from None
+    except OSError as error:
+        raise RefusedToStart(
+            f"{target} cannot be created: {error.strerror}: name a folder on a disk that you may "
+            "write to"
+        ) from None
     with locked(draft, wait=False) as is_mine:
         if not is_mine:
             raise RefusedToStart(f"another backup to {target} is under way: wait for its end")

@@ -5,6 +5,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 
 from conveyor.cli.output import moment, plain
 from conveyor.client import Conveyor, Job, Patience
-from conveyor.client.errors import AuthenticationError, NotFoundError
+from conveyor.client.errors import AuthenticationError, NotFoundError, UnreachableError
 from conveyor.client.models import JobPage
 from conveyor.client.transport import OnOutage, decoded
 from conveyor.domain.ids import LAST, stands_for_id, whole_id
@@ -38,6 +39,7 @@ LOCAL_KEY = "my-key"
 LOCAL = re.compile(r"https?://(127\.[0-9.]+|localhost|\[::1\])(:\d+)?(/.*)?", re.ASCII)
 OUTAGE = 60.0  # seconds that a long command waits for the service: a restart takes less
 ONCE = Patience(attempts=1)
+AGAIN = Patience(attempts=3, first=0.1, longest_asked=5.0)
 PATIENT = Patience(attempts=10_000, within=OUTAGE, first=0.25, longest=1.0)
 
 
@@ -95,6 +97,18 @@ class Endpoint(msgspec.Struct, frozen=True):
     def client(self) -> Conveyor:
         """A client that reports the first failure: the URL may be wrong."""
         return Conveyor(self.url, self.key, patience=ONCE)
+
+    @contextmanager
+    def repeating_client(self, idempotency_key: str) -> Iterator[Conveyor]:
+        """A client for one call with this key, which it repeats if the response is lost."""
+        try:
+            with Conveyor(self.url, self.key, patience=AGAIN) as client:
+                yield client
+        except UnreachableError as error:
+            raise UnreachableError(
+                f"{error}\n  if the service got the call, it may have done it: to repeat it safely, add "
+                f"--idempotency-key {idempotency_key}"
+            ) from None
 
     def patient_client(self, on_outage: OnOutage | None = None) -> Conveyor:
         """A client that waits out a restart, for a service that has answered before."""

@@ -24,7 +24,7 @@ ROLES = ("api", "worker", "serve", "dev")
 GROUPS = {
     "Jobs": {
         "submit": "submit",
-        "add": "submit",
+        "add": "add",
         "close": "jobs",
         "jobs": "jobs",
         "runs": "jobs",

@@ -1,6 +1,7 @@
 """Commands about failed tasks: group them, and run them or any others again."""
 
 import re
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -120,9 +121,10 @@ def rerun(
         "zenrows_params": changed_parameters(param or []),
     }
     given = {name: value for name, value in body.items() if value is not None}
-    with service.client() as client:
+    key = idempotency_key or str(uuid.uuid4())
+    with service.repeating_client(key) as client:
         raw = client.request(
-            *("POST", "jobs", job, "rerun"), body=given or None, idempotency_key=idempotency_key
+            *("POST", "jobs", job, "rerun"), body=given or None, idempotency_key=key
         )
     if not follow:
         _print_rerun(raw, as_json=as_json)

@@ -1,8 +1,8 @@
-"""`conveyor submit` and `conveyor add`: a list from a file, in one call, in many, or uploaded."""
+"""`conveyor submit`: a list from a file, in one call or uploaded."""
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,13 @@ import msgspec
 import typer
 
 from conveyor.cli import output
-from conveyor.cli.connect import Endpoint, Follow, JobId, Json, with_options, with_service
+from conveyor.cli.connect import (
+    Endpoint,
+    Follow,
+    Json,
+    with_options,
+    with_service,
+)
 from conveyor.cli.hints import Advised, explained
 from conveyor.cli.output import plain
 from conveyor.cli.pairs import Labels, ScraperParams, labels, parameters
@@ -28,12 +34,11 @@ from conveyor.cli.task_files import (
     list_name,
     open_list,
 )
-from conveyor.client import Added, ApiError, Conveyor, Patience, Run, SubmittedJob, UnreachableError
+from conveyor.client import ApiError, Conveyor, Patience, Run, SubmittedJob, UnreachableError
 from conveyor.client.models import FileFormat
 from conveyor.client.transport import decoded
 from conveyor.errors import ConveyorError, IdempotencyKeyConflict, RefusedToStart
 
-MOST_ADDED = 10_000
 TIMES_SENT = 2
 LONGEST_NAME = 100
 STANDARD_INPUT = "-"
@@ -231,12 +236,12 @@ def _submitted(
         else:
             given["file_input_id"] = upload(service, source, form, quiet=quiet)
     try:
-        with service.client() as client:
+        with service.repeating_client(key) as client:
             return client.request("POST", "jobs", body=given, idempotency_key=key)
     except ApiError as error:
         if listed is None and error.code == IdempotencyKeyConflict.code:
             raise Advised(error, _NEW_LIST) from None
-        refused = _naming_lines(error, file, listed or [])
+        refused = naming_lines(error, file, listed or [])
         raise PartlyRefused(
             f"{refused}\n{SKIP}" if error.invalid_tasks and not _is_open(given) else str(refused)
         ) from None
@@ -393,66 +398,7 @@ def _index(option: str, text: str) -> int:
     return int(text)
 
 
-# Adding to an open job.
-
-
-@with_service
-def add(
-    service: Endpoint,
-    job: JobId,
-    file: File,
-    *,
-    last_batch: Annotated[
-        bool, typer.Option("--last-batch", help="Close the job after these tasks.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Add tasks to an open job."""
-    accepted, next_line = 0, 1
-    try:
-        with service.client() as client, open_list(file) as source:
-            for batch, is_last in _batches(source):
-                body: dict[str, object] = {"tasks": [one.task for one in batch]}
-                if last_batch and is_last:
-                    body["last_batch"] = True
-                raw = _added(client, job, body, file, batch)
-                accepted += decoded(raw, Added).accepted_tasks
-                next_line = batch[-1].line + batch[-1].lines
-                if as_json:
-                    output.json_line(raw)
-    except (PartlyRefused, UnusableList) as error:
-        if not accepted:
-            raise
-        raise PartlyRefused(
-            f"{error}\n  the {accepted:,} tasks before line {next_line} are accepted: continue from there"
-        ) from None
-    if not accepted:
-        raise RefusedToStart(f"{list_name(file)}: must have at least one URL, got none")
-    if not as_json:
-        output.facts([("accepted_tasks", accepted)])
-
-
-def _added(
-    client: Conveyor, job: str, body: dict[str, object], file: str, batch: Sequence[ListedTask]
-) -> bytes:
-    path = ("jobs", job, "tasks")
-    try:
-        return client.request("POST", *path, body=body, idempotency_key=str(uuid.uuid4()))
-    except ApiError as error:
-        raise _naming_lines(error, file, batch) from None
-
-
-def _batches(source: Iterable[ListedTask]) -> Iterator[tuple[list[ListedTask], bool]]:
-    """Batches as large as a call takes, each with whether it is the last."""
-    rest = iter(source)
-    batch = list(islice(rest, MOST_ADDED))
-    while batch:
-        following = list(islice(rest, MOST_ADDED))
-        yield batch, not following
-        batch = following
-
-
-def _naming_lines(error: ApiError, file: str, listed: Sequence[ListedTask]) -> ConveyorError:
+def naming_lines(error: ApiError, file: str, listed: Sequence[ListedTask]) -> ConveyorError:
     lacks_scheme = any(_lacks_scheme(fault.reason, fault.value) for fault in error.invalid_tasks)
     head = explained(error, _SCHEME if lacks_scheme else None)
     lines = [_with_lines(head, listed), *_faults(error, file, listed)]

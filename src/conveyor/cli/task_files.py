@@ -23,6 +23,7 @@ from conveyor.errors import ConveyorError, RefusedToStart
 
 STDIN = "-"
 ENCODING = "utf-8-sig"  # spreadsheets put a byte order mark before their first column
+LF = "\n"  # ends a line, also after CR: tools that cut a list count no other line ends
 CHUNK = 256 * 1024
 MOST_TASKS = 100_000  # of a call that submits
 MOST_LINES = MOST_TASKS + 1  # CSV has a header
@@ -31,6 +32,7 @@ MOST_BYTES = 56 * 1024 * 1024
 MAGIC = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # of gzip and zstd
 MOST_NAMED = 1_000  # bad lines
 NOT_A_TASK = 'must be a task such as {"url": "https://…"}'
+LONE_CR = "a carriage return stands alone: lines must end with LF or CRLF"
 SKIP = "  to submit the others, repeat the command with --on-invalid skip"
 SEE_COLUMNS = "  see --url-column, --id-column, --delimiter and --no-header"
 
@@ -202,10 +204,10 @@ def open_list(file: str, held: bytes | None = None) -> Iterator[Iterator[ListedT
 
 def _opened(file: str, held: bytes | None) -> TextIO:
     if held is not None:
-        return io.TextIOWrapper(io.BytesIO(held), encoding=ENCODING, newline="")
+        return io.TextIOWrapper(io.BytesIO(held), encoding=ENCODING, newline=LF)
     if file == STDIN:
-        return io.TextIOWrapper(sys.stdin.buffer, encoding=ENCODING, newline="")
-    return Path(file).open(encoding=ENCODING, newline="")
+        return io.TextIOWrapper(sys.stdin.buffer, encoding=ENCODING, newline=LF)
+    return Path(file).open(encoding=ENCODING, newline=LF)
 
 
 def _checked(
@@ -242,7 +244,7 @@ def _of_lines(source: TextIO) -> Iterator[ListedTask | BadLine]:
     if first and first[0].lstrip().startswith("{"):
         return _of_ndjson(lines)
     return (
-        ListedTask(number, {"url": url})
+        BadLine(number, LONE_CR) if "\r" in url else ListedTask(number, {"url": url})
         for number, line in enumerate(lines, 1)
         if (url := line.strip()) and not url.startswith("#")
     )
@@ -273,6 +275,8 @@ def _of_csv(source: TextIO, name: str) -> Iterator[ListedTask | BadLine]:
             line = rows.line_num + 1
     except csv.Error as error:
         why = str(error).replace("unexpected end of data", "a quote is never closed")
+        if why.startswith("new-line character"):
+            why = LONE_CR
         raise UnusableList(f"{name}, line {line}: {why}", advice) from None
 
 

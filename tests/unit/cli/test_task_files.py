@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.cli import submit, task_files
+from conveyor.cli import add, task_files
 from conveyor.cli.task_files import MOST_BYTES, MOST_TASKS, ListedTask, UnusableList, open_list
 from conveyor.domain.submission import TASKS_PER_ADD, Limits
 from conveyor.errors import RefusedToStart
@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_limits_of_a_call_are_the_services_own() -> None:
-    assert (Limits().inline_tasks, TASKS_PER_ADD) == (MOST_TASKS, submit.MOST_ADDED)
+    assert (Limits().inline_tasks, TASKS_PER_ADD) == (MOST_TASKS, add.MOST_ADDED)
     assert Limits().inline_bytes - 8 * 1024 * 1024 == MOST_BYTES
 
 
