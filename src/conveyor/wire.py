@@ -225,7 +225,7 @@ class WireResult(Document, frozen=True, kw_only=True):
     error: WireFailure | None = None
     source_run_id: str | None = None
     scraped_at: datetime | None = None  # of an inherited result: when the earlier run scraped it
-    content_type: str | None = None  # of the body, if the gateway returned one
+    content_type: str | None = None  # of the body; another service may leave it out
     size: int | None = None  # bytes of the body
     http_status: int | None = None  # of the target, if the gateway passes it on
     duration_ms: int | None = None  # of the call that ended the task

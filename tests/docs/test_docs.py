@@ -13,10 +13,10 @@ import pytest
 import typer
 from prometheus_client.metrics import MetricWrapperBase
 
-from conveyor.api.handlers.files import CONTENT_TYPES
 from conveyor.api.routes import ROUTES
 from conveyor.cli import serve as cli
 from conveyor.cli.main import build_app
+from conveyor.domain.media import TYPES_OF_FORMATS
 from conveyor.domain.page_codes import PAGE_CODES
 from conveyor.telemetry.metrics import SWEEPER_ACTIONS, Metrics
 from tests.docs import reference
@@ -119,7 +119,7 @@ def test_the_paths_are_the_routes() -> None:
 
 def test_the_content_types_are_those_that_are_sent() -> None:
     types = tables("14.6 Content")[0]
-    assert {row["format"]: row["Content-Type"] for row in types} == CONTENT_TYPES
+    assert {row["format"]: row["Content-Type"] for row in types} == TYPES_OF_FORMATS
 
 
 def test_every_code_of_a_page_says_what_to_do() -> None:

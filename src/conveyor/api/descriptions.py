@@ -227,7 +227,8 @@ FIELDS: dict[str, Sentences] = {
         "error": "The problem that the task failed with.",
         "source_run_id": "The earlier run that an inherited result comes from.",
         "scraped_at": "When the earlier run scraped an inherited result, in UTC.",
-        "content_type": "The content type that the site gave the page.",
+        "content_type": "The content type of the result: as the site labelled the page, where the gateway passes that on, "
+        "else that of its format.",
         "size": "The bytes of the result.",
         "final_url": "The URL after redirects, if it is another one.",
         "credits": "The credits that all calls of the task cost, in the run that paid them; absent if "

@@ -171,7 +171,7 @@ def result_shown(task: Task, *, expired: bool, link: Callable[[Task], str]) -> w
         error=_problem(task.problem) if task.status is TaskStatus.FAILED else None,
         source_run_id=task.source_run_id or None,
         scraped_at=task.scraped_at or None,
-        content_type=(task.result.content_type if task.result else None) or None,
+        content_type=task.result.served_as if task.result else None,
         size=task.result.length if task.result else None,
         http_status=task.facts.http_status,
         duration_ms=task.facts.duration_ms,

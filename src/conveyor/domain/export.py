@@ -93,7 +93,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     status: str
     entry: str | None  # the name of its result in the file
-    content_type: str | None  # as the site labelled it
+    content_type: str | None  # of the result
     size: int | None  # bytes of the result
     http_status: int | None
     final_url: str | None
@@ -179,7 +179,7 @@ def manifest_line(task: Task, *, entry: str | None = None, fault: Fault | None =
         url=task.spec.url,
         status=EXPIRED if fault is Fault.EXPIRED else task.status,
         entry=entry,
-        content_type=task.result.content_type if task.result and entry else None,
+        content_type=task.result.served_as if task.result and entry else None,
         size=task.result.length if task.result and entry else None,
         http_status=task.facts.http_status,
         final_url=task.facts.final_url,

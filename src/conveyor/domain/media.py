@@ -30,6 +30,13 @@ EXTENSIONS_OF_FORMATS = {
     "plaintext": "txt",
     "pdf": "pdf",
 }
+TYPES_OF_FORMATS = {
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+    "markdown": "text/markdown; charset=utf-8",
+    "plaintext": "text/plain; charset=utf-8",
+    "pdf": "application/pdf",
+}
 EXTENSIONS = {
     "application/atom+xml": "xml",
     "application/epub+zip": "epub",
@@ -82,6 +89,11 @@ def format_of(content_type: str) -> str:
     """The format that a labelled body has, as results show it."""
     kind = _kind(content_type)
     return "json" if kind.endswith("+json") else FORMATS.get(kind, OTHER)
+
+
+def type_of(fmt: str, content_type: str | None) -> str:
+    """The type of a body: as its site labelled it, else that of its format."""
+    return content_type or TYPES_OF_FORMATS.get(fmt, UNLABELLED)
 
 
 def extension(fmt: str, content_type: str | None) -> str:

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
+from conveyor.domain import media
 from conveyor.domain.breaker import HealthSignal
 from conveyor.domain.counts import NOTHING, Counts, Spend
 from conveyor.domain.failure import AccountReason, FailureReason
@@ -66,6 +67,11 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     checksum: str
     format: str
     content_type: str | None = None  # as its site labelled it; None: the one of its format
+
+    @property
+    def served_as(self) -> str:
+        """The content type of responses with it."""
+        return media.type_of(self.format, self.content_type)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):

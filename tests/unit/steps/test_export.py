@@ -75,7 +75,7 @@ async def test_every_result_is_in_the_file_and_every_task_in_the_manifest() -> N
             "url": row.spec.url,
             "status": "successful",
             "entry": f"{row.id}.html",
-            "content_type": None,
+            "content_type": "text/html; charset=utf-8",
             "size": len(_page(row)),
             "http_status": row.facts.http_status,
             "final_url": row.facts.final_url,

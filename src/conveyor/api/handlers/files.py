@@ -30,8 +30,7 @@ from conveyor.domain import cursor, media
 from conveyor.domain.export import Export
 from conveyor.domain.failure import FailureReason
 from conveyor.domain.failure_groups import MOST_GROUPS
-from conveyor.domain.file_input import CONTENT_TYPES as CONTENT_TYPES_OF_LISTS
-from conveyor.domain.file_input import UPLOAD_LIFE
+from conveyor.domain.file_input import CONTENT_TYPES, UPLOAD_LIFE
 from conveyor.domain.ids import ExportId, InputId, TaskId
 from conveyor.domain.job import Job
 from conveyor.domain.json_bodies import LONGEST_SHOWN, check_names, field_error
@@ -43,13 +42,6 @@ from conveyor.steps.file_inputs import FileInputs
 from conveyor.steps.read import Read, ResultContent, ResultPart
 from conveyor.telemetry.metrics import Metrics
 
-CONTENT_TYPES = {
-    "html": "text/html; charset=utf-8",
-    "json": "application/json",
-    "markdown": "text/markdown; charset=utf-8",
-    "plaintext": "text/plain; charset=utf-8",
-    "pdf": "application/pdf",
-}
 EVERY_STATUS = frozenset(TaskStatus)
 STATUS_FILTERS = {
     "all": EVERY_STATUS,
@@ -79,7 +71,7 @@ class FileHandlers:
             upload = wire.WireUpload(signed.url, dict(signed.headers), expires_at)
         else:
             url, expires_at = self.links.to_file_input(self._base(request), file_input)
-            headers = {"Content-Type": CONTENT_TYPES_OF_LISTS[file_input.spec.format]}
+            headers = {"Content-Type": CONTENT_TYPES[file_input.spec.format]}
             upload = wire.WireUpload(url, headers, expires_at)
         shown = wire.WireFileInput(file_input.id, upload, file_input.expires_at)
         return json_response(shown, 201)
@@ -197,8 +189,8 @@ def _labels(task_id: TaskId, format_: str, content_type: str | None) -> tuple[st
     The name is None for formats that browsers may show. Of any other the site chose the type, which
     may be any: browsers must not render it.
     """
-    label = content_type or CONTENT_TYPES.get(format_, media.UNLABELLED)
-    if format_ in CONTENT_TYPES:
+    label = media.type_of(format_, content_type)
+    if format_ in media.TYPES_OF_FORMATS:
         return label, None
     return label, _file_name(task_id, format_, content_type)
 
