@@ -215,8 +215,9 @@ class Doctor:
                     "the gateway key of its job cannot be decrypted: no task is started",
                     job.id,
                     run.id,
-                    advice="put the `encryption.key` back that the job was submitted under, and "
-                    "restart the service; if it is lost, stop the run and run the job again",
+                    advice="copy the `encryption.key` that the job was submitted under to "
+                    "`encryption.old.key` in the data folder and restart the service, which then "
+                    "reads both; if it is lost, stop the run and run the job again",
                 )
             if scope.run_id in {None, run.id} and run.status is not RunStatus.DELETED:
                 yield AuditProgress(job_id=job.id, run_id=run.id, total=run.total)
